@@ -1,0 +1,188 @@
+"""What every target gives: an Engine, which is a list of Kernels. Only this package knows compilers."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import onnx_ir as ir
+
+from fuseq.errors import OptionError
+from fuseq.formats import Format
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """One tensor that a kernel reads or writes.
+
+    ``dtype`` is a short lower-case word: fp32, fp16, bf16, fp8, int8, uint8, int4, int32, int64, bool.
+    ``shape`` is the logical shape, ``nbytes`` what is really stored (padding included).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+
+class KernelType(enum.Enum):
+    """What a kernel does, the same words for every compiler."""
+
+    CONVOLUTION = "convolution"
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    NORMALIZATION = "normalization"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    RESIZE = "resize"
+    QUANTIZE = "quantize"
+    DEQUANTIZE = "dequantize"
+    CAST = "cast"
+    MOVE = "move"
+    OTHER = "other"
+
+
+ALONE_TYPES = frozenset({KernelType.QUANTIZE, KernelType.DEQUANTIZE, KernelType.CAST})
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One launch of an engine.
+
+    Attributes:
+        name: The compiler's own name.
+        type: What it does.
+        compiler_type: The compiler's own word for its kind (``kgen``, ``correlation``, ``Conv`` ...).
+        inputs: Activations it reads.
+        outputs: Activations it writes.
+        weights_bytes: Bytes of constants it reads.
+        flops: Multiply and add counted apart (2 x MACs); 0 for kernels without products.
+        compute_dtype: Type of the products' operands (fp8, int8, fp16 ...), "" if there is none.
+        nodes: Names of the ONNX nodes it came from.
+        source_lines: Lines of the user's model code, where the ONNX file carries them.
+        predicted_us: Time by the cost model; a prediction, never a measurement.
+        measured_us: Time by a profiler, if one ran.
+    """
+
+    name: str
+    type: KernelType
+    compiler_type: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    weights_bytes: int = 0
+    flops: int = 0
+    compute_dtype: str = ""
+    nodes: tuple[str, ...] = ()
+    source_lines: tuple[str, ...] = ()
+    predicted_us: float | None = None
+    measured_us: float | None = None
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of activations read and written."""
+        return sum(t.nbytes for t in self.inputs) + sum(t.nbytes for t in self.outputs)
+
+    @property
+    def is_alone(self) -> bool:
+        """It does nothing but quantize, dequantize or change dtype."""
+        return self.type in ALONE_TYPES
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What a target's compiler made of a model."""
+
+    target: str
+    kernels: tuple[Kernel, ...]
+    plan_bytes: bytes | None = None
+    engine_bytes: int = 0
+    compile_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def activation_bytes(self) -> int:
+        """Sum over kernels of activations read and written."""
+        return sum(k.activation_bytes for k in self.kernels)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Sum over kernels of constants read."""
+        return sum(k.weights_bytes for k in self.kernels)
+
+    @property
+    def predicted_us(self) -> float:
+        """Sum of the kernels' predicted times; a prediction."""
+        return sum(k.predicted_us or 0.0 for k in self.kernels)
+
+    @property
+    def alone(self) -> tuple[Kernel, ...]:
+        """Kernels that do nothing but quantize, dequantize or change dtype."""
+        return tuple(k for k in self.kernels if k.is_alone)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeProfile:
+    """Static shapes of every input for one compile; ``minimum`` and ``maximum`` default to ``optimum``."""
+
+    optimum: Mapping[str, tuple[int, ...]]
+    minimum: Mapping[str, tuple[int, ...]] | None = None
+    maximum: Mapping[str, tuple[int, ...]] | None = None
+
+
+class Target(Protocol):
+    """A compiler and a device."""
+
+    @property
+    def name(self) -> str:
+        """As users write it: ``tensorrt-rtx:sm89``."""
+        ...
+
+    def storage_formats(self, user_format: str) -> tuple[Format, Format]:
+        """Activation and weight format that this target's kernels want for ``--format``.
+
+        Raises:
+            TargetError: The device has no kernels for the format; the message says which has.
+        """
+        ...
+
+    def compile(self, model: ir.Model, profile: ShapeProfile, *, keep_plan: bool = False) -> Engine:
+        """Compile for ``profile``; kernels carry predicted times.
+
+        Raises:
+            TargetError: The compiler is missing or refused the model, with its own words.
+        """
+        ...
+
+    def missing(self) -> str | None:
+        """None when the target works here, else the sentence that says what to install."""
+        ...
+
+
+def split_target(text: str) -> tuple[str, str]:
+    """Split ``compiler:device``; both parts are lower case.
+
+    Raises:
+        OptionError: The text has no compiler or no device.
+    """
+    compiler, colon, device = text.strip().lower().partition(":")
+    if not colon or not compiler or not device:
+        raise OptionError(
+            f"--target {text!r} is not compiler:device; write for example "
+            "tensorrt-rtx:sm89 or onnxruntime:cpu."
+        )
+    return compiler, device
+
+
+__all__: Sequence[str] = (
+    "ALONE_TYPES",
+    "Engine",
+    "Kernel",
+    "KernelType",
+    "ShapeProfile",
+    "Target",
+    "TensorInfo",
+    "split_target",
+)
