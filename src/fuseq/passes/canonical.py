@@ -1,0 +1,42 @@
+"""Bring any exporter's float ONNX into one canonical form, so that planner and compiler see one spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from fuseq.passes.attention_guard import remove_attention_guards
+from fuseq.passes.clean import clean_up, fold_constants, lift_constants
+from fuseq.passes.dropout import remove_dropouts
+from fuseq.passes.names import fix_names
+from fuseq.passes.opset import raise_opset
+from fuseq.passes.shapes import infer_shapes
+from fuseq.passes.subgraphs import note_subgraphs
+
+Step = Callable[[ir.Model], list[str]]
+
+STEPS: tuple[Step, ...] = (
+    lift_constants,
+    raise_opset,
+    note_subgraphs,
+    remove_dropouts,
+    fold_constants,
+    remove_attention_guards,
+    clean_up,
+    fix_names,
+    infer_shapes,
+)
+"""The order matters: constants are lifted before anything asks for them, and shapes come last."""
+
+
+def canonicalize(model: ir.Model) -> list[str]:
+    """Change ``model`` in place into canonical form; its inputs, outputs and float values stay.
+
+    Returns:
+        Sentences about what a user must know: a meaning that changed, or a part left alone.
+
+    Raises:
+        ModelError: A node cannot be brought to the needed opset; the message names it.
+    """
+    return [note for step in STEPS for note in step(model)]

@@ -1,0 +1,81 @@
+"""Inlined functions, lifted and folded constants, no identities, no dead nodes: by onnx_ir and onnxscript."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from fuseq.errors import ModelError
+
+FOLD_INPUT_ELEMENTS = 8192
+"""Operands above this size are weights; folding over them would load and copy them."""
+
+FOLD_OUTPUT_ELEMENTS = 1 << 16
+"""A folded result above this size would blow up the file (Expand, Tile, Range of a big tensor)."""
+
+
+def lift_constants(model: ir.Model) -> list[str]:
+    """Inline model-local functions, turn Constant nodes into initializers, make initializers constant.
+
+    Files of IR version 3 list initializers as inputs, so that a caller could override them; a
+    weight that can change cannot be quantized, so they stop being inputs (with a note when the
+    file is newer and the listing was a choice).
+    """
+    before = len(model.graph.inputs)
+    _run(
+        model,
+        common.InlinePass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.RemoveInitializersFromInputsPass(),
+    )
+    overridable = before - len(model.graph.inputs)
+    if overridable and (model.ir_version or 0) > 3:
+        return [f"{overridable} inputs have a default in the file and are now constants."]
+    return []
+
+
+def fold_constants(model: ir.Model) -> list[str]:
+    """Compute what depends on constants only, within FOLD_INPUT_ELEMENTS and FOLD_OUTPUT_ELEMENTS.
+
+    Casts and shapes whose answer is known are folded too; QuantizeLinear, DequantizeLinear and
+    ConstantOfShape stay (the library's own list), and so do values of training mode.
+    """
+    from onnxscript.optimizer import _constant_folding  # noqa: PLC0415 (imports onnx.reference)
+
+    _run(
+        model,
+        _constant_folding.FoldConstantsPass(
+            shape_inference=True,
+            input_size_limit=FOLD_INPUT_ELEMENTS,
+            output_size_limit=FOLD_OUTPUT_ELEMENTS,
+        ),
+        common.IdentityEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+    )
+    return []
+
+
+def clean_up(model: ir.Model) -> list[str]:
+    """Remove identities, dead nodes, unused initializers, functions and opsets; sort the nodes."""
+    _run(
+        model,
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+        common.RemoveUnusedOpsetsPass(),
+        common.TopologicalSortPass(),
+    )
+    return []
+
+
+def _run(model: ir.Model, *passes: ir.passes.InPlacePass) -> None:
+    for each in passes:
+        try:
+            each(model)
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(
+                f"the graph could not be simplified ({type(each).__name__}: {error}); check the "
+                "file with `python -m onnx.checker` and export it again."
+            ) from error

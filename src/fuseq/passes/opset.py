@@ -1,0 +1,100 @@
+"""Raise the opset to the one whose Q/DQ know every format, and whose operators carry types plainly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from fuseq.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 21
+"""Lowest opset that files leave with. 19 brought FP8 Q/DQ, 21 block scales, INT4 and 16-bit types
+of GroupNormalization. TensorRT-RTX 1.7.1 parses 21 to 25 and ONNX Runtime 1.22 all of them; a file
+that is newer keeps its opset, because lowering it can lose meaning."""
+
+_SCRIPT_CONVERTER_FROM = 18
+"""The converter of onnxscript starts here; below it the C++ converter of onnx goes first."""
+
+
+_BIG_BYTES = 4096
+
+
+def raise_opset(model: ir.Model) -> list[str]:
+    """Convert ``model`` in place to OPSET when it is older.
+
+    Raises:
+        ModelError: A node has no conversion; the message has the converter's words.
+    """
+    version = model.opset_imports.get("")
+    if version is None or version >= OPSET:
+        return []
+    if version < _SCRIPT_CONVERTER_FROM:
+        _convert_by_onnx(model, version)
+    _convert_by_onnxscript(model)
+    return []
+
+
+def _convert_by_onnxscript(model: ir.Model) -> None:
+    from onnxscript import version_converter  # noqa: PLC0415 (imports onnx and its schemas)
+
+    try:
+        version_converter.ConvertVersionPass(OPSET, fallback=False)(model)
+    except (RuntimeError, ValueError, ir.passes.PassError) as error:
+        raise _cannot(model, error) from error
+
+
+def _convert_by_onnx(model: ir.Model, version: int) -> None:
+    """Convert to 18 with the C++ converter; big weights stay here and do not travel through it."""
+    from onnx import version_converter  # noqa: PLC0415
+
+    slim, stayed = _without_big_weights(model)
+    try:
+        converted = version_converter.convert_version(slim, _SCRIPT_CONVERTER_FROM)
+    except RuntimeError as error:
+        raise _cannot(model, error) from error
+    graph = ir.from_proto(converted).graph
+    for value in [value for value in graph.inputs if value.name in stayed]:
+        value.const_value = stayed[value.name or ""]
+        graph.inputs.remove(value)
+        graph.register_initializer(value)
+    _keep_metadata(model.graph, graph)
+    model.graph = graph
+    model.ir_version = max(model.ir_version or 0, converted.ir_version)
+
+
+def _without_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
+    """Return the model's proto where weights over _BIG_BYTES are inputs, and those weights."""
+    slim = model.clone()
+    stayed: dict[str, ir.TensorProtocol] = {}
+    for name, value in list(slim.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > _BIG_BYTES:
+            stayed[name] = tensor
+            value.dtype, value.shape = tensor.dtype, ir.Shape(tensor.shape.numpy())
+            slim.graph.initializers.pop(name)
+            value.const_value = None
+            slim.graph.inputs.append(value)
+    return ir.to_proto(slim), stayed
+
+
+def _keep_metadata(old: ir.Graph, new: ir.Graph) -> None:
+    """The C++ converter drops ``metadata_props``; nodes that kept their outputs get theirs back."""
+    by_output = {value.name: node for node in old for value in node.outputs}
+    for node in new:
+        for value in node.outputs:
+            was = by_output.get(value.name)
+            if was is not None:
+                node.metadata_props.update(was.metadata_props)
+                node.doc_string = node.doc_string or was.doc_string
+                break
+
+
+def _cannot(model: ir.Model, error: Exception) -> ModelError:
+    return ModelError(
+        f"the model of opset {model.opset_imports.get('')} cannot be converted to opset {OPSET} "
+        f"({str(error).strip().splitlines()[0]}); export it with opset_version={OPSET}."
+    )
