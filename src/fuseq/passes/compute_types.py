@@ -1,0 +1,77 @@
+"""Choose the float type that each node computes in, so that few Casts are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from fuseq.passes.float_slots import Slots, is_float
+
+MOVES = frozenset(
+    "Cast Concat Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+"""Operators that only move values (Cast: from integers); they take the type of their readers."""
+
+
+def compute_types(
+    model: ir.Model,
+    dtype: ir.DataType,
+    slots: Mapping[ir.Node, Slots],
+    fp32: Collection[ir.Node],
+) -> dict[ir.Node, ir.DataType]:
+    """Return the compute type per node: FP32 in ``fp32``, else ``dtype``.
+
+    1. An operator that does not allow ``dtype`` takes FP32, or the first type it allows.
+    2. A move whose readers all want FP32 is FP32: the Cast then stands before it, or nowhere.
+    3. A node without float outputs (Shape, Equal, Cast to an integer) reads what is there.
+    """
+    types = {
+        node: ir.DataType.FLOAT if node in fp32 else _allowed(slots[node], dtype)
+        for node in model.graph
+    }
+    for node in reversed(list(model.graph)):  # case 2
+        if node.op_type in MOVES and slots[node].outputs and not slots[node].as_is:
+            wants = _wants(node, slots, types)
+            if wants == {ir.DataType.FLOAT}:
+                types[node] = ir.DataType.FLOAT
+    for node in model.graph:  # case 3
+        if not slots[node].outputs and node not in fp32:
+            types[node] = _arriving(node, slots, types) or types[node]
+    return types
+
+
+def _allowed(slots: Slots, dtype: ir.DataType) -> ir.DataType:
+    if dtype in slots.allowed or not slots.allowed:
+        return dtype
+    if ir.DataType.FLOAT in slots.allowed:
+        return ir.DataType.FLOAT
+    return min(slots.allowed)
+
+
+def _wants(
+    node: ir.Node, slots: Mapping[ir.Node, Slots], types: Mapping[ir.Node, ir.DataType]
+) -> set[ir.DataType]:
+    wants: set[ir.DataType] = set()
+    for index in slots[node].outputs:
+        for user, position in node.outputs[index].uses():
+            if user not in slots:
+                return set()
+            fixed = dict(slots[user].fixed_inputs)
+            wants.add(fixed.get(position, types[user]))
+    return wants
+
+
+def _arriving(
+    node: ir.Node, slots: Mapping[ir.Node, Slots], types: Mapping[ir.Node, ir.DataType]
+) -> ir.DataType | None:
+    for index in slots[node].inputs:
+        value = node.inputs[index]
+        maker = value.producer() if value is not None else None
+        if value is None or value.is_initializer():
+            continue
+        if maker is None or maker not in slots or slots[maker].as_is:
+            return value.dtype if is_float(value) else None
+        return dict(slots[maker].fixed_outputs).get(value.index() or 0, types[maker])
+    return None

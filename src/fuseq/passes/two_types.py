@@ -1,0 +1,28 @@
+"""Find nodes that see two float types; a strongly typed compiler refuses them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from fuseq.passes.float_slots import slots_of
+
+
+def two_type_nodes(model: ir.Model) -> list[str]:
+    """Return a sentence for every node of the main graph that mixes float types; reads only.
+
+    Slots whose type the operator fixes, Casts, and operators that are not known are not mixtures.
+    QuantizeLinear is judged by tensor and scale, DequantizeLinear by scale and output.
+    """
+    opset = model.opset_imports.get("", 0)
+    found = []
+    for node in model.graph:
+        slots = slots_of(node, opset)
+        if node.op_type in ("Cast", "CastLike") or slots.as_is:
+            continue
+        seen = {f"input {i}": node.inputs[i] for i in slots.inputs}
+        seen |= {f"output {i}": node.outputs[i] for i in slots.outputs}
+        types = {where: value.dtype for where, value in seen.items() if value is not None}
+        if len(set(types.values())) > 1:
+            listed = ", ".join(f"{where} {dtype}" for where, dtype in types.items())
+            found.append(f"{node.op_type} {node.name!r} sees two float types: {listed}.")
+    return found
