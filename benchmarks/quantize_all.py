@@ -1,0 +1,132 @@
+"""Run every other tool on the same models and data, one at a time, each in its own environment.
+
+    python quantize_all.py ZOO DATA OUT --python modelopt=ENV/bin/python --python nncf=ENV/bin/python
+
+ZOO and DATA are what zoo.py and calib_data.py made. Writes OUT/<tool>/<model>-<format>[-variant].onnx,
+a .json with times and memory beside each and a .log with what the tool said. Rows whose .json exists
+are skipped. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import subprocess
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parent / "other_tools"
+NETS = ("efficientnet_lite0", "efficientnet_b0", "mobilenetv2", "resnet50", "vit_s16")
+ENCODERS = ("clip_text", "clip_image")
+DATA_OF = {
+    "clip_image": "calib_clip_image.npz",
+    "clip_text": "calib_clip_text.npz",
+    "minilm": "calib_minilm.npz",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One quantization: ``variant`` is what the file name says about settings beyond the format."""
+
+    tool: str
+    environment: str
+    script: str
+    model: str
+    number_format: str
+    variant: str = ""
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        variant = f"-{self.variant}" if self.variant else ""
+        return f"{self.tool}/{self.model}-{self.number_format}{variant}"
+
+
+def modelopt_onnx(model: str, number_format: str, variant: str = "", *arguments: str) -> Row:
+    return Row(
+        "modelopt-onnx", "modelopt", "modelopt_onnx.py", model, number_format, variant, arguments
+    )
+
+
+def modelopt_torch(model: str, number_format: str) -> Row:
+    return Row("modelopt-torch", "modelopt", "modelopt_torch.py", model, number_format)
+
+
+def ort_static(model: str, setting: str, method: str) -> Row:
+    return Row(
+        "ort-static",
+        "ort",
+        "ort_static.py",
+        model,
+        "int8",
+        f"{setting}-{method}",
+        ("--setting", setting, "--method", method),
+    )
+
+
+def nncf_onnx(model: str, preset: str) -> Row:
+    transformer = ("--transformer",) if model in ("vit_s16", "minilm", *ENCODERS) else ()
+    arguments = ("--preset", preset, *transformer)
+    return Row("nncf-onnx", "nncf", "nncf_onnx.py", model, "int8", preset, arguments)
+
+
+def rows() -> list[Row]:
+    """The whole plan, the cheap rows first."""
+    lite0 = "efficientnet_lite0"
+    return [
+        *(modelopt_onnx(model, "int8") for model in NETS),
+        *(modelopt_onnx(model, "fp8") for model in NETS),
+        modelopt_onnx(lite0, "int8", "fp32", "--precision", "fp32"),
+        modelopt_onnx(lite0, "int8", "entropy-fp32", "--method", "entropy", "--precision", "fp32"),
+        *(modelopt_torch(model, "int8") for model in (lite0, "efficientnet_b0", "resnet50")),
+        *(
+            ort_static(lite0, setting, method)
+            for setting in ("default", "best", "tensorrt")
+            for method in ("minmax", "entropy", "percentile")
+        ),
+        *(ort_static("resnet50", setting, "minmax") for setting in ("best", "tensorrt")),
+        *(nncf_onnx(lite0, preset) for preset in ("performance", "mixed")),
+        *(nncf_onnx(model, "performance") for model in ("mobilenetv2", "resnet50", "vit_s16")),
+        *(modelopt_onnx(model, "fp8") for model in ("minilm", *ENCODERS)),
+        *(modelopt_onnx(model, "int8") for model in ("minilm", *ENCODERS)),
+    ]
+
+
+def run(row: Row, python: str, zoo: Path, data: Path, out: Path) -> None:
+    """Run one row and print its JSON line; a tool that crashes or hangs leaves a row too."""
+    target = out / f"{row.name}.onnx"
+    result = target.with_suffix(".json")
+    if result.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    model = row.model if row.tool == "modelopt-torch" else str(zoo / f"{row.model}.onnx")
+    command = [
+        *(python, str(TOOLS / row.script), model),
+        *(str(data / DATA_OF.get(row.model, "calib.npz")), str(target)),
+        *("--format", row.number_format, *row.arguments),
+    ]
+    with target.with_suffix(".log").open("w") as log:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
+    said = done.stdout.strip()
+    print(said or f"{row.name}: ended with code {done.returncode}, see its .log", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("zoo", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument(
+        "--python", action="append", default=[], help="environment=interpreter: modelopt, ort, nncf"
+    )
+    parser.add_argument("--only", default="*", help="glob on tool/model-format-variant")
+    options = parser.parse_args()
+    pythons = dict(entry.split("=", 1) for entry in options.python)
+    for row in rows():
+        if fnmatch.fnmatch(row.name, options.only) and row.environment in pythons:
+            run(row, pythons[row.environment], options.zoo, options.data, options.out)
+
+
+if __name__ == "__main__":
+    main()
