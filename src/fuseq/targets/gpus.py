@@ -51,8 +51,13 @@ class Gpu:
         """L2 cache in bytes."""
         return int(self.l2_mib * 2**20)
 
+    @property
+    def sm_clocks_per_us(self) -> float:
+        """Clocks of all SMs together in a microsecond."""
+        return float(self.sm_count * self.boost_mhz)
+
     def peak_tflops(self, dtype: str) -> float:
-        """Peak of products whose operands are ``dtype`` (``tf32`` and the words of TensorInfo).
+        """Peak of products whose operands are ``dtype``: the words of TensorInfo, ``tf32``, ``int8x4``.
 
         A type without tensor-core support runs as the next wider type that has it.
         """
@@ -64,6 +69,9 @@ class Gpu:
             "fp16": self.fp16_tflops,
             "bf16": self.bf16_tflops or self.fp32_tflops,
             "tf32": self.tf32_tflops or self.fp32_tflops,
+            # DP4A on CUDA cores: 64 instructions a clock and SM, four products each (CUDA C++
+            # Programming Guide, "Arithmetic Instructions", 7.5 to 12.x)
+            "int8x4": 64 * 8 * self.sm_clocks_per_us / 1e6,
         }
         return tensor.get(dtype, self.fp32_tflops)
 
