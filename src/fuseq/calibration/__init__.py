@@ -1,1 +1,1 @@
-"""TODO"""
+"""Finds scales: sources, collectors, the runner, the scale file."""

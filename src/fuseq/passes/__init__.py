@@ -1,1 +1,1 @@
-"""TODO"""
+"""Graph passes on onnx_ir, one a file."""

@@ -1,0 +1,1 @@
+"""Tables for terminals; text from models is escaped."""

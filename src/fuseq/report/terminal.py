@@ -1,0 +1,102 @@
+"""Rich tables of plans and engines. Model text is untrusted: control characters and markup are escaped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fuseq.placement.plan import Plan
+from fuseq.targets.base import Engine, Kernel, TensorInfo
+
+_MB = 1e6
+
+
+def safe(text: str, limit: int = 200) -> str:
+    """Text from a model, without control characters and with rich markup escaped."""
+    printable = "".join(char if char.isprintable() else "�" for char in text[:limit])
+    return escape(printable)
+
+
+def engine_table(engines: Sequence[tuple[str, Engine]], title: str) -> Table:
+    """One row an engine: kernels, alone, activation MB, weights MB, engine MB, predicted us."""
+    table = Table(title=safe(title), title_justify="left")
+    table.add_column("engine")
+    for heading in ("kernels", "only Q/DQ", "activation MB", "weights MB", "engine MB"):
+        table.add_column(heading, justify="right")
+    table.add_column("predicted us", justify="right")
+    for name, engine in engines:
+        table.add_row(
+            safe(name),
+            str(len(engine.kernels)),
+            str(len(engine.alone)),
+            f"{engine.activation_bytes / _MB:.1f}",
+            f"{engine.weights_bytes / _MB:.1f}",
+            f"{engine.engine_bytes / _MB:.1f}",
+            f"{engine.predicted_us:.1f}",
+        )
+    return table
+
+
+def kernel_table(engine: Engine, limit: int | None = None) -> Table:
+    """The kernels in launch order, or the ``limit`` that are predicted slowest."""
+    kernels: Sequence[Kernel] = engine.kernels
+    if limit is not None:
+        kernels = sorted(kernels, key=lambda kernel: -(kernel.predicted_us or 0))[:limit]
+    table = Table(title=f"kernels of {safe(engine.target)}", title_justify="left")
+    for heading in ("kernel", "type", "reads", "writes"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("predicted us", justify="right")
+    table.add_column("ONNX nodes", overflow="fold")
+    for kernel in kernels:
+        table.add_row(
+            safe(kernel.name, 48),
+            kernel.type.value,
+            _tensors(kernel.inputs),
+            _tensors(kernel.outputs),
+            "" if kernel.predicted_us is None else f"{kernel.predicted_us:.1f}",
+            safe(", ".join(kernel.nodes), 120),
+        )
+    return table
+
+
+def plan_table(plan: Plan, every: bool = False) -> Table:
+    """Decisions of a plan by pattern and reason; with ``every``, one row a region."""
+    table = Table(
+        title=f"{plan.format} plan for {safe(plan.target)} ({plan.policy})", title_justify="left"
+    )
+    if every:
+        for heading in ("region", "pattern", "decision"):
+            table.add_column(heading, overflow="fold")
+        for region in plan.regions:
+            table.add_row(safe(region.name), region.pattern, safe(region.reason, 400))
+        return table
+    table.add_column("pattern")
+    table.add_column("regions", justify="right")
+    table.add_column("decision", overflow="fold")
+    counts = Counter(
+        (region.pattern, region.quantized, _gist(region.reason)) for region in plan.regions
+    )
+    for (pattern, _, gist), count in counts.most_common():
+        table.add_row(pattern, str(count), safe(gist, 300))
+    return table
+
+
+def _gist(reason: str) -> str:
+    """A reason without what differs from region to region, so that equal ones are counted."""
+    if "(predicted)" in reason:
+        kept = reason.startswith("quantized")
+        return "quantized: predicted faster" if kept else "float: predicted slower when quantized"
+    return "quantized" if reason.startswith("quantized") else reason
+
+
+def _tensors(tensors: Sequence[TensorInfo]) -> str:
+    parts = []
+    for tensor in tensors[:3]:
+        shape = "x".join(map(str, tensor.shape))
+        parts.append(f"{tensor.dtype} {shape}")
+    if len(tensors) > 3:
+        parts.append(f"and {len(tensors) - 3} more")
+    return safe(", ".join(parts))

@@ -1,0 +1,52 @@
+"""What a target's kernels can do with a format, as frozen data that the planner reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from fuseq.formats import Format
+
+Granularity = Literal["tensor", "channel"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FusionRules:
+    """One target and format.
+
+    Attributes:
+        activation: Storage format of activations.
+        weight: Storage format of weights.
+        conv_weights: Granularity of convolution weight scales that the kernels fuse best.
+        linear_weights: The same for GEMM weights.
+        merges_linear: GEMMs that read one tensor become one kernel, and weight scales that differ
+            cost an extra kernel: they share one per-tensor scale.
+        residual: Which inputs of a residual Add are quantized: none, the branch that is not fused
+            into the convolution (``identity``), or both.
+        pairs_on_outputs: A kernel is low-precision only if its output is quantized too.
+        int32_bias: Biases are stored as INT32 with scale input x weight.
+        attention: "" when attention runs in the format with pairs on Q, K, V and the softmax
+            output, else the reason why not.
+        attention_key_multiple: The fused kernel needs a number of keys divisible by this.
+        depthwise: "" when depthwise convolutions run in the format, else the reason why not.
+        min_conv_channels: Input channels below which no kernel of the format exists.
+        data_ops: Operators that run on quantized data between pairs, and whether input and output
+            share one scale (``same``) or have their own (``own``).
+        refused: Operators with weights that never run in the format: the reason.
+    """
+
+    activation: Format
+    weight: Format
+    conv_weights: Granularity
+    linear_weights: Granularity
+    merges_linear: bool
+    residual: Literal["none", "identity", "both"]
+    pairs_on_outputs: bool
+    int32_bias: bool
+    attention: str
+    attention_key_multiple: int
+    depthwise: str
+    min_conv_channels: int
+    data_ops: Mapping[str, Literal["same", "own"]]
+    refused: Mapping[str, str]

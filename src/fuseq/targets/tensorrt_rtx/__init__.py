@@ -1,0 +1,88 @@
+"""Target ``tensorrt-rtx:smNN``: NVIDIA's TensorRT-RTX compiler, on a machine with or without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from fuseq.errors import MissingExtraError, OptionError, TargetError
+from fuseq.formats import FP8, INT8, Format
+from fuseq.passes.source_lines import source_line
+from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.cost import with_predictions
+from fuseq.targets.gpus import Gpu, gpu_for
+from fuseq.targets.tensorrt_rtx.compiler import CAPABILITIES, build, import_compiler
+from fuseq.targets.tensorrt_rtx.kernels import kernels_of
+from fuseq.targets.tensorrt_rtx.layers import parse_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRtRtx:
+    """The TensorRT-RTX compiler for one compute capability; ``gpu`` is what predictions assume."""
+
+    capability: int
+    gpu: Gpu
+
+    @staticmethod
+    def parse(device: str, gpu: str | None = None) -> TensorRtRtx:
+        """Make the target from ``smNN``.
+
+        Raises:
+            OptionError: The device is not a capability that TensorRT-RTX builds for.
+        """
+        digits = device.removeprefix("sm")
+        if not digits.isdigit() or int(digits) not in CAPABILITIES:
+            allowed = ", ".join(f"sm{capability}" for capability in CAPABILITIES)
+            raise OptionError(
+                f"--target tensorrt-rtx:{device}: TensorRT-RTX builds for {allowed}; choose one."
+            )
+        return TensorRtRtx(int(digits), gpu_for(int(digits), gpu))
+
+    @property
+    def name(self) -> str:
+        """As users write it."""
+        return f"tensorrt-rtx:sm{self.capability}"
+
+    def storage_formats(self, user_format: str) -> tuple[Format, Format]:
+        """INT8 needs no more than sm75, FP8 sm89; both symmetric (TensorRT refuses zero points).
+
+        Raises:
+            TargetError: The GPU lacks the format.
+        """
+        fmt = FP8 if user_format == "fp8" else INT8
+        if self.capability < fmt.first_capability:
+            raise TargetError(
+                f"{self.name} has no {fmt.name} tensor cores; they begin with "
+                f"sm{fmt.first_capability}. Use --format int8 or a newer GPU."
+            )
+        return fmt, fmt
+
+    def compile(self, model: ir.Model, profile: ShapeProfile, *, keep_plan: bool = False) -> Engine:
+        """Compile strongly typed; every kernel carries its predicted time.
+
+        Raises:
+            MissingExtraError: The wheels are not installed.
+            TargetError: The compiler refused the model, with its own words.
+        """
+        result = build(model, profile, self.capability)
+        nodes = list(model.graph.all_nodes())
+        op_types = {node.name or "": node.op_type for node in nodes}
+        lines = {node.name or "": line for node in nodes if (line := source_line(node))}
+        kernels = kernels_of(parse_layers(result.layers_text), op_types, lines)
+        return Engine(
+            target=self.name,
+            kernels=with_predictions(kernels, self.gpu),
+            plan_bytes=result.plan if keep_plan else None,
+            engine_bytes=len(result.plan),
+            compile_seconds=result.seconds,
+            notes=result.warnings,
+        )
+
+    def missing(self) -> str | None:
+        """None, or the sentence that says what to install."""
+        try:
+            import_compiler()
+        except MissingExtraError as error:
+            return str(error)
+        return None

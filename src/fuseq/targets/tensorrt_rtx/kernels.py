@@ -1,0 +1,150 @@
+"""Turns layers of the TensorRT-RTX builder into kernels.
+
+What its words mean (seen with TensorRT-RTX 1.7.1): ``kgen`` is a generated kernel, ``correlation``
+a convolution, ``gemm`` a matrix product, ``runtime_fusion`` a product with a fused epilogue, and a
+``kgen`` named ``_gemm_mha_v*`` a fused attention. ``signal``, ``wait`` and shape entries launch
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fuseq.targets.base import Kernel, KernelType, TensorInfo
+from fuseq.targets.tensorrt_rtx.layers import Layer, LayerTensor
+
+NOT_KERNELS = frozenset({"signal", "wait", "shape_call", "shape", "constant", "host"})
+"""Layer types that launch nothing on the device."""
+
+_QUANTIZE_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
+_CONVOLUTIONS = frozenset({"correlation", "deconvolution", "convolution"})
+_POOLS = frozenset({"maxpool", "avgpool", "pooling", "pool"})
+_NORMALIZATIONS = frozenset(
+    {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"}
+)
+_MOVES = frozenset({"Transpose", "Reshape", "Slice", "Split", "Concat", "Expand", "Gather", "Pad"})
+
+
+def kernels_of(
+    layers: list[Layer], op_types: Mapping[str, str], lines: Mapping[str, str]
+) -> tuple[Kernel, ...]:
+    """Make kernels, in launch order.
+
+    Args:
+        layers: What :func:`parse_layers` read.
+        op_types: ONNX operator by node name, of the model that was compiled.
+        lines: Source line of the user's model by node name, where the file carries it.
+    """
+    return tuple(
+        _kernel(layer, op_types, lines) for layer in layers if layer.type not in NOT_KERNELS
+    )
+
+
+def _kernel(layer: Layer, op_types: Mapping[str, str], lines: Mapping[str, str]) -> Kernel:
+    operators = {op_types.get(node, "") for node in layer.nodes}
+    kind = _type(layer, operators)
+    operands = [tensor for tensor in layer.inputs if tensor.shape]
+    product = kind in (KernelType.CONVOLUTION, KernelType.GEMM, KernelType.ATTENTION)
+    return Kernel(
+        name=layer.name,
+        type=kind,
+        compiler_type=layer.type,
+        inputs=tuple(_info(tensor) for tensor in _distinct(layer.inputs)),
+        outputs=tuple(_info(tensor) for tensor in layer.outputs),
+        weights_bytes=sum(tensor.nbytes for tensor in _distinct(layer.constants)),
+        flops=_flops(layer, kind),
+        compute_dtype=operands[0].dtype if product and operands else "",
+        nodes=layer.nodes,
+        source_lines=tuple(dict.fromkeys(lines[node] for node in layer.nodes if node in lines)),
+    )
+
+
+def _type(layer: Layer, operators: set[str]) -> KernelType:
+    if layer.name.startswith("_gemm_mha"):
+        return KernelType.ATTENTION
+    if layer.type in _CONVOLUTIONS:
+        return KernelType.CONVOLUTION
+    if layer.type == "gemm":
+        return KernelType.GEMM
+    if layer.type == "runtime_fusion":
+        is_convolution = any(len(tensor.shape) > 2 for tensor in _weights(layer)) and bool(
+            operators & {"Conv", "ConvTranspose"}
+        )
+        return KernelType.CONVOLUTION if is_convolution else KernelType.GEMM
+    if layer.type in _POOLS:
+        return KernelType.POOL
+    return _generated_type(layer, operators)
+
+
+def _generated_type(layer: Layer, operators: set[str]) -> KernelType:
+    if operators and operators <= _QUANTIZE_OPS:
+        if "QuantizeLinear" in operators:
+            return KernelType.QUANTIZE
+        return KernelType.DEQUANTIZE if "DequantizeLinear" in operators else KernelType.CAST
+    if operators & _NORMALIZATIONS:
+        return KernelType.NORMALIZATION
+    if "Softmax" in operators:
+        return KernelType.SOFTMAX
+    if "Resize" in operators or "Upsample" in operators:
+        return KernelType.RESIZE
+    if operators <= _MOVES | _QUANTIZE_OPS and _same_dtype(layer):
+        return KernelType.MOVE
+    return KernelType.ELEMENTWISE
+
+
+def _same_dtype(layer: Layer) -> bool:
+    return len({tensor.dtype for tensor in layer.inputs + layer.outputs}) <= 1
+
+
+def _flops(layer: Layer, kind: KernelType) -> int:
+    """Two per multiply-add.
+
+    Attention: Q [B, M, D] x K [B, D, N], then [B, M, N] x V [B, N, E]: 2 B M N (D + E).
+    Convolution: every output element is a dot product over C/groups x kernel elements; a transposed
+    one visits every input element instead.
+    """
+    if not layer.outputs or not layer.inputs:
+        return 0
+    first, out = layer.inputs[0].shape, layer.outputs[0].shape
+    if kind is KernelType.ATTENTION:
+        batch, rows, depth = first[-3], first[-2], first[-1]
+        return 2 * batch * rows * _keys(layer, depth) * (depth + out[-1])
+    if kind is KernelType.GEMM:
+        return 2 * math.prod(out) * _inner(layer, out)
+    if kind is KernelType.CONVOLUTION:
+        weight = next((t.shape for t in _weights(layer) if len(t.shape) > 2), None)
+        if weight is None:
+            return 0
+        dense = first if layer.type == "deconvolution" else out
+        return 2 * math.prod(dense) * math.prod(weight[1:])
+    return 0
+
+
+def _keys(layer: Layer, depth: int) -> int:
+    """Number of keys: the axis of K that is not the head size."""
+    key = layer.inputs[1].shape if len(layer.inputs) > 1 else layer.inputs[0].shape
+    return key[-1] if key[-2] == depth else key[-2]
+
+
+def _inner(layer: Layer, out: tuple[int, ...]) -> int:
+    """Inner dimension of a product: elements of the left operand over its rows."""
+    rows = math.prod(out[:-1])
+    for tensor in layer.inputs:
+        elements = math.prod(tensor.shape)
+        if rows and len(tensor.shape) >= 2 and elements % rows == 0:
+            return tensor.shape[-1]
+    return layer.inputs[0].shape[-1] if layer.inputs[0].shape else 0
+
+
+def _weights(layer: Layer) -> list[LayerTensor]:
+    return sorted(layer.constants, key=lambda tensor: -tensor.nbytes)
+
+
+def _distinct(tensors: tuple[LayerTensor, ...]) -> list[LayerTensor]:
+    """A tensor read twice by one kernel moves once."""
+    return list({tensor.name: tensor for tensor in tensors}.values())
+
+
+def _info(tensor: LayerTensor) -> TensorInfo:
+    return TensorInfo(tensor.name, tensor.shape, tensor.dtype, tensor.nbytes)

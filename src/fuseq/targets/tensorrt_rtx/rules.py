@@ -1,0 +1,50 @@
+"""What TensorRT-RTX 1.7.1 fuses around Q/DQ, found by compiling small graphs for sm80, sm89, sm120.
+
+Each entry names the compile run that shows it; `tests/targets/test_rtx_rules.py` repeats the runs.
+"""
+
+from __future__ import annotations
+
+from fuseq.formats import Format
+from fuseq.targets.fusion import FusionRules
+
+_CONV_TRANSPOSE = (
+    "TensorRT-RTX runs ConvTranspose in FP16 and dequantizes its input and weights first "
+    "(compiled: deconv with Half operands behind two dequantize kernels)"
+)
+_INT8_ATTENTION = (
+    "TensorRT-RTX fuses attention in FP16 and FP8, not in INT8 "
+    "(compiled: two gemm, a softmax and padding kernels instead of one _gemm_mha)"
+)
+
+
+def rules_for(fmt: Format) -> FusionRules:
+    """Rules of the format; INT8 and FP8 differ in attention and in narrow inputs.
+
+    - Per-tensor convolution weights: scale, bias and ReLU fuse into the convolution, which writes
+      FP16; per-channel ones make it write FP32 with a kernel behind it.
+    - Per-channel GEMM weights fold into the elementwise kernel that adds the bias.
+    - Q, K and V products merge into one GEMM; differing weight scales cost a kernel over its output.
+    - A float Add behind a convolution fuses into it when its other input is DQ of a quantized tensor.
+    - An FP8 convolution over 3 channels is dequantized and computed in FP16 (compiled: Half stem).
+    """
+    is_fp8 = fmt.is_float
+    return FusionRules(
+        activation=fmt,
+        weight=fmt,
+        conv_weights="tensor",
+        linear_weights="channel",
+        merges_linear=True,
+        residual="identity",
+        pairs_on_outputs=False,
+        int32_bias=False,
+        attention="" if is_fp8 else _INT8_ATTENTION,
+        attention_key_multiple=1,
+        depthwise=(
+            "a quantized depthwise convolution is padded from 1 to 4 channels a group "
+            "(compiled: Int8[8,384,56,56] for 96 channels, engine seven times larger)"
+        ),
+        min_conv_channels=4 if is_fp8 else 1,
+        data_ops={},
+        refused={"ConvTranspose": _CONV_TRANSPOSE},
+    )
