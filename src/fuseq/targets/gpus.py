@@ -2,7 +2,8 @@
 
 Tensor-core peaks are dense (never the 2:4 sparsity figure) with FP32 accumulation, INT8 with INT32.
 GeForce cards of Ampere, Ada and Blackwell run FP16, BF16 and FP8 with FP32 accumulation at half the
-rate of the professional cards of the same chip (architecture whitepapers, appendix tables).
+rate of the professional cards of the same chip (architecture whitepapers, appendix tables); full
+TensorRT may accumulate FP16 in FP16 there, which is twice as fast.
 """
 
 from __future__ import annotations
@@ -76,60 +77,71 @@ class Gpu:
         return tensor.get(dtype, self.fp32_tflops)
 
 
-_A100_DATASHEET = (
+_WEB = "https://www.nvidia.com/en-us/"
+_IMAGES = "https://images.nvidia.com/aem-dam/"
+_TURING = _IMAGES + (
+    "en-zz/Solutions/design-visualization/technologies/turing-architecture/"
+    "NVIDIA-Turing-Architecture-Whitepaper.pdf"
+)
+_AMPERE = _IMAGES + "en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf"
+_GA102 = (
+    "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf"
+)
+_ADA = _IMAGES + "Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture, whitepaper, tables 2 and 3"
+_BLACKWELL = _IMAGES + "Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
+_PRO_BLACKWELL = "NVIDIA RTX Blackwell PRO GPU Architecture, whitepaper, appendix A"
+_A100 = (
     "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
     "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
 )
-_AMPERE_DC_WHITEPAPER = (
-    "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
-    "nvidia-ampere-architecture-whitepaper.pdf"
-)
-_GA102_WHITEPAPER = (
-    "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf"
-)
-_ADA_WHITEPAPER = (
-    "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/"
-    "nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
-)
-_HOPPER_WHITEPAPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
-_BLACKWELL_WHITEPAPER = (
-    "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/"
-    "nvidia-rtx-blackwell-gpu-architecture.pdf"
-)
-_TURING_WHITEPAPER = (
-    "https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/"
-    "turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
+_SPARK = (
+    "https://docs.nvidia.com/dgx/dgx-spark/hardware.html (bandwidth, cores, FP4)",
+    "Hot Chips 2025, A. Skende, GB10 (31 TFLOPS FP32, whence the clock)",
+    "https://github.com/huggingface/kernels/pull/283 (48 SMs, 24 MB L2, as the driver reports)",
+    "FP8 and FP16 are a half and a quarter of the dense FP4 peak",
 )
 
 # fmt: off
-#     name, capability, GB/s, L2 MiB, SMs, MHz, fp16, bf16, fp8, int8, tf32, fp32 (dense), sources
+#       name, capability, GB/s, L2 MiB, SMs, MHz, fp16, bf16, fp8, int8, tf32, fp32, sources
 GPUS: tuple[Gpu, ...] = (
-    Gpu("T4", 75, 320, 4, 40, 1590, 65.0, 0.0, 0.0, 130.0, 0.0, 8.1, (_TURING_WHITEPAPER,)),
+    Gpu("T4", 75, 320, 4, 40, 1590, 65.0, 0.0, 0.0, 130.0, 0.0, 8.1,
+        (_TURING, _WEB + "data-center/tesla-t4/")),
     Gpu("A100 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
-        (_A100_DATASHEET, _AMPERE_DC_WHITEPAPER)),
+        (_A100, _AMPERE)),
     Gpu("A100 80GB SXM", 80, 2039, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
-        (_A100_DATASHEET, _AMPERE_DC_WHITEPAPER)),
-    Gpu("A10", 86, 600, 6, 72, 1695, 125.0, 125.0, 0.0, 250.0, 62.5, 31.2, (_GA102_WHITEPAPER,)),
-    Gpu("RTX 3090", 86, 936, 6, 82, 1695, 71.0, 71.0, 0.0, 284.0, 35.6, 35.6,
-        (_GA102_WHITEPAPER,)),
-    Gpu("L4", 89, 300, 48, 58, 2040, 121.0, 121.0, 242.5, 242.5, 60.0, 30.3, (_ADA_WHITEPAPER,)),
+        (_A100, _AMPERE)),
+    Gpu("A800 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
+        ("NVIDIA A800 80GB PCIe product brief: A100's chip with slower NVLink", _AMPERE)),
+    Gpu("A30", 80, 933, 24, 56, 1440, 165.0, 165.0, 0.0, 330.0, 82.0, 10.3,
+        (_WEB + "data-center/products/a30-gpu/", _AMPERE)),
+    Gpu("A10", 86, 600, 6, 72, 1695, 125.0, 125.0, 0.0, 250.0, 62.5, 31.2,
+        (_WEB + "data-center/products/a10-gpu/", _GA102)),
+    Gpu("RTX A6000", 86, 768, 6, 84, 1800, 154.8, 154.8, 0.0, 309.7, 77.4, 38.7, (_GA102,)),
+    Gpu("RTX 3090", 86, 936, 6, 82, 1695, 71.0, 71.0, 0.0, 284.0, 35.6, 35.6, (_GA102,)),
+    Gpu("L4", 89, 300, 48, 58, 2040, 121.0, 121.0, 242.5, 242.5, 60.0, 30.3,
+        (_WEB + "data-center/l4/", _ADA)),
+    Gpu("L40", 89, 864, 96, 142, 2490, 181.05, 181.05, 362.0, 362.0, 90.5, 90.5,
+        (_WEB + "data-center/l40/", _ADA)),
     Gpu("L40S", 89, 864, 96, 142, 2520, 362.05, 362.05, 733.0, 733.0, 183.0, 91.6,
-        (_ADA_WHITEPAPER,)),
-    Gpu("RTX 6000 Ada", 89, 960, 96, 142, 2505, 364.25, 364.25, 728.5, 728.5, 182.1, 91.1,
-        (_ADA_WHITEPAPER,)),
-    Gpu("RTX 4090", 89, 1008, 72, 128, 2520, 165.2, 165.2, 330.3, 660.6, 82.6, 82.6,
-        (_ADA_WHITEPAPER,)),
+        (_WEB + "data-center/l40s/", _ADA)),
+    Gpu("RTX 6000 Ada", 89, 960, 96, 142, 2505, 364.2, 364.2, 728.5, 728.5, 182.1, 91.1,
+        (_WEB + "design-visualization/rtx-6000/", _ADA)),
+    Gpu("RTX 4090", 89, 1008, 72, 128, 2520, 165.2, 165.2, 330.3, 660.6, 82.6, 82.6, (_ADA,)),
     Gpu("H100 SXM", 90, 3350, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9,
-        (_HOPPER_WHITEPAPER,)),
+        (_HOPPER, _WEB + "data-center/h100/")),
+    Gpu("H100 PCIe", 90, 2000, 50, 114, 1620, 756.4, 756.4, 1512.9, 1512.9, 378.2, 51.2,
+        (_HOPPER, _WEB + "data-center/h100/")),
     Gpu("H200", 90, 4800, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9,
-        (_HOPPER_WHITEPAPER,)),
+        (_HOPPER, _WEB + "data-center/h200/")),
     Gpu("RTX 5090", 120, 1792, 96, 170, 2407, 209.5, 209.5, 419.0, 838.0, 104.8, 104.8,
-        (_BLACKWELL_WHITEPAPER,)),
+        (_BLACKWELL,)),
     Gpu("RTX PRO 6000 Blackwell", 120, 1792, 128, 188, 2617, 503.8, 503.8, 1007.6, 1007.6, 251.9,
-        126.0, (_BLACKWELL_WHITEPAPER,)),
-    Gpu("DGX Spark GB10", 121, 273, 24, 48, 2418, 125.0, 125.0, 250.0, 250.0, 62.5, 29.7, ()),
+        126.0, (_PRO_BLACKWELL,)),
+    Gpu("DGX Spark GB10", 121, 273, 24, 48, 2520, 125.0, 125.0, 250.0, 250.0, 62.5, 31.0, _SPARK),
 )
 # fmt: on
+"""Peaks in 1e12 operations a second, dense, in the order of the columns above."""
 
 DEFAULTS: dict[int, str] = {
     75: "T4",
