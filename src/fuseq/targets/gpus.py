@@ -107,6 +107,8 @@ _SPARK = (
 GPUS: tuple[Gpu, ...] = (
     Gpu("T4", 75, 320, 4, 40, 1590, 65.0, 0.0, 0.0, 130.0, 0.0, 8.1,
         (_TURING, _WEB + "data-center/tesla-t4/")),
+    Gpu("TITAN RTX", 75, 672, 6, 72, 1770, 130.5, 0.0, 0.0, 261.0, 0.0, 16.3,
+        (_TURING, _WEB + "titan/titan-rtx/")),
     Gpu("A100 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
         (_A100, _AMPERE)),
     Gpu("A100 80GB SXM", 80, 2039, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
@@ -155,10 +157,23 @@ DEFAULTS: dict[int, str] = {
 """The GPU that stands for a compute capability when the user names none."""
 
 
+ALIASES: dict[str, str] = {
+    "A100-SXM4-80GB": "A100 80GB SXM",
+    "GB10": "DGX Spark GB10",
+    "H100 80GB HBM3": "H100 SXM",
+    "RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell",
+    "RTX PRO 6000 Blackwell Workstation Edition": "RTX PRO 6000 Blackwell",
+    "Tesla T4": "T4",
+}
+"""What the driver calls a GPU (without ``NVIDIA`` and ``GeForce``) where the table has another name."""
+
+
 def gpu_for(capability: int, name: str | None = None) -> Gpu:
     """Return the GPU called ``name``, or the default of ``capability`` (89 means 8.9).
 
-    Names are compared without case, spaces and hyphens.
+    Names are compared without case, spaces, hyphens and the words NVIDIA and GeForce, so the name
+    that the driver reports is understood.
 
     Raises:
         OptionError: No GPU of that capability is in the table, or none of that name.
@@ -171,12 +186,17 @@ def gpu_for(capability: int, name: str | None = None) -> Gpu:
             f"it has {known}."
         )
     wanted = DEFAULTS[capability] if name is None else name
+    key = _key(wanted)
+    for alias, known_name in ALIASES.items():
+        if key == _key(alias):
+            key = _key(known_name)
     for gpu in same:
-        if _key(gpu.name) == _key(wanted):
+        if _key(gpu.name) == key:
             return gpu
     names = ", ".join(gpu.name for gpu in same)
     raise OptionError(f"{wanted!r} is not a known GPU of sm{capability}; choose one of {names}.")
 
 
 def _key(name: str) -> str:
-    return "".join(name.lower().replace("-", "").split())
+    words = name.lower().replace("-", " ").split()
+    return "".join(word for word in words if word not in ("nvidia", "geforce"))

@@ -34,7 +34,7 @@ from fuseq.targets.layer_kinds import (
     weights_bytes,
 )
 
-_LIMIT_BYTES = 256 * 2**20
+_LIMIT_BYTES = 64 * 2**20
 _LIMIT_ELEMENTS = 2**48
 _ONNX_LAYER = re.compile(r"\[ONNX Layer: ([^\]\x1e\x1f]*)\]")
 _REFORMATTING = re.compile(r"^Reformatting CopyNode for (?:Input|Output) Tensor \d+ to ")
@@ -241,7 +241,7 @@ def _shape(value: object, where: str) -> tuple[int, ...]:
     sizes = _list(value, where)
     for size in sizes:
         if type(size) is not int or abs(size) > _LIMIT_ELEMENTS:
-            raise TargetError(f"{where}: has {size!r}; whole numbers are needed.")
+            raise TargetError(f"{where}: has {size!r}; whole numbers up to 2^48 are needed.")
     if len(sizes) > 16:
         raise TargetError(f"{where}: has {len(sizes)} axes; TensorRT has at most 8.")
     return tuple(size for size in sizes if type(size) is int)
