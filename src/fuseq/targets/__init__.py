@@ -8,6 +8,12 @@ from fuseq.targets.base import Target, split_target
 COMPILERS = ("tensorrt-rtx", "onnxruntime")
 """Compilers that a target can name."""
 
+KNOWN_TARGETS = (
+    *(f"tensorrt-rtx:sm{capability}" for capability in (75, 80, 86, 89, 120, 121)),
+    "onnxruntime:cpu",
+)
+"""Every target, as users write it."""
+
 
 def parse_target(text: str, gpu: str | None = None) -> Target:
     """Make the target called ``compiler:device``.

@@ -18,7 +18,8 @@ NOT_KERNELS = frozenset({"signal", "wait", "shape_call", "shape", "constant", "h
 """Layer types that launch nothing on the device."""
 
 _QUANTIZE_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
-_CONVOLUTIONS = frozenset({"correlation", "deconvolution", "convolution"})
+_TRANSPOSED = frozenset({"deconv", "deconvolution"})
+_CONVOLUTIONS = frozenset({"correlation", "convolution"}) | _TRANSPOSED
 _POOLS = frozenset({"maxpool", "avgpool", "pooling", "pool"})
 _NORMALIZATIONS = frozenset(
     {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"}
@@ -108,33 +109,51 @@ def _flops(layer: Layer, kind: KernelType) -> int:
         return 0
     first, out = layer.inputs[0].shape, layer.outputs[0].shape
     if kind is KernelType.ATTENTION:
-        batch, rows, depth = first[-3], first[-2], first[-1]
+        batch, rows, depth = math.prod(first[:-2]), first[-2], first[-1]
         return 2 * batch * rows * _keys(layer, depth) * (depth + out[-1])
-    if kind is KernelType.GEMM:
-        return 2 * math.prod(out) * _inner(layer, out)
-    if kind is KernelType.CONVOLUTION:
+    if kind is KernelType.CONVOLUTION and layer.type != "runtime_fusion":
         weight = next((t.shape for t in _weights(layer) if len(t.shape) > 2), None)
+        if weight is None and len(layer.inputs) > 1:
+            weight = layer.inputs[1].shape
         if weight is None:
             return 0
-        dense = first if layer.type == "deconvolution" else out
+        dense = first if layer.type in _TRANSPOSED else out
         return 2 * math.prod(dense) * math.prod(weight[1:])
+    if kind in (KernelType.GEMM, KernelType.CONVOLUTION):
+        return _product_flops(layer, out)
     return 0
+
+
+def _product_flops(layer: Layer, out: tuple[int, ...]) -> int:
+    """2 M N K from the sizes alone, whichever way the operands are laid out.
+
+    Sizes are M K, K N and M N times the batch they share, so their product is (M N K)^2 B^3 for
+    operands that both have the batch, (M N K)^2 B^2 where the weight has none.
+    """
+    left, right, batch = _operands(layer)
+    product = math.prod(left) * math.prod(right) * math.prod(out)
+    return 2 * math.isqrt(product // max(batch, 1))
+
+
+def _operands(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shapes of both operands, and the batch counted once too often in their sizes' product."""
+    out = math.prod(layer.outputs[0].shape)
+    weight = next((t.shape for t in _weights(layer) if len(t.shape) > 1 and math.prod(t.shape)), ())
+    if math.prod(weight) > max(layer.outputs[0].shape):
+        for tensor in layer.inputs:
+            product = math.prod(tensor.shape) * math.prod(weight) * out
+            if product and math.isqrt(product) ** 2 == product:
+                return tensor.shape, weight, 1
+    matrices = [tensor.shape for tensor in layer.inputs if len(tensor.shape) > 1]
+    if len(matrices) < 2:
+        return layer.inputs[0].shape, weight, 1
+    return matrices[0], matrices[1], math.prod(matrices[0][:-2])
 
 
 def _keys(layer: Layer, depth: int) -> int:
     """Number of keys: the axis of K that is not the head size."""
     key = layer.inputs[1].shape if len(layer.inputs) > 1 else layer.inputs[0].shape
     return key[-1] if key[-2] == depth else key[-2]
-
-
-def _inner(layer: Layer, out: tuple[int, ...]) -> int:
-    """Inner dimension of a product: elements of the left operand over its rows."""
-    rows = math.prod(out[:-1])
-    for tensor in layer.inputs:
-        elements = math.prod(tensor.shape)
-        if rows and len(tensor.shape) >= 2 and elements % rows == 0:
-            return tensor.shape[-1]
-    return layer.inputs[0].shape[-1] if layer.inputs[0].shape else 0
 
 
 def _weights(layer: Layer) -> list[LayerTensor]:

@@ -25,7 +25,9 @@ def rules_for(fmt: Format) -> FusionRules:
       FP16; per-channel ones make it write FP32 with a kernel behind it.
     - Per-channel GEMM weights fold into the elementwise kernel that adds the bias.
     - Q, K and V products merge into one GEMM; differing weight scales cost a kernel over its output.
-    - A float Add behind a convolution fuses into it when its other input is DQ of a quantized tensor.
+    - A residual Add fuses into an INT8 convolution with its FP16 identity branch as it is; a pair on
+      that branch would run as a kernel of its own. Behind an FP8 convolution the Add is a kernel
+      that reads and writes FP8 when both its branch and its result are quantized.
     - An FP8 convolution over 3 channels is dequantized and computed in FP16 (compiled: Half stem).
     """
     is_fp8 = fmt.is_float
@@ -35,7 +37,7 @@ def rules_for(fmt: Format) -> FusionRules:
         conv_weights="tensor",
         linear_weights="channel",
         merges_linear=True,
-        residual="identity",
+        residual="identity" if is_fp8 else "none",
         pairs_on_outputs=False,
         int32_bias=False,
         attention="" if is_fp8 else _INT8_ATTENTION,
