@@ -1,0 +1,1 @@
+"""Parts of target ``onnxruntime:cpu``: sessions, timing, kernels and where they come from."""

@@ -1,0 +1,111 @@
+"""Which ONNX nodes an optimized node came from.
+
+ONNX Runtime keeps no record of what it fused, but the names that it makes up contain the name of a
+node or tensor that it replaced (``<node>_token_1``, ``<tensor>_nchwc``, ``<node>/QuickGeluFusion/``).
+So it is given a copy in which nodes are called ``@17@`` and their outputs ``@17.0@``:
+
+1. A mark found in an optimized node's name or outputs anchors that ONNX node to it.
+2. An ONNX node without an anchor was fused. DequantizeLinear belongs to its reader, QuantizeLinear
+   to its producer; any other node to the kernel that its result reaches without passing a Q or DQ
+   (a Conv under the name of its Clip), else to the kernel of its producer (a Clip before a Q).
+3. Optimized nodes without a mark (layout changes) came from no ONNX node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+_LAYOUT = frozenset({"Transpose", "ReorderInput", "ReorderOutput"})
+"""Layout changes inherit the name of the tensor that they pass on."""
+
+_MARK = re.compile(r"@(\d+)(?:\.(\d+))?@")
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    """A marked copy of a model, with the original nodes in the order of their marks."""
+
+    model: ir.Model
+    nodes: tuple[ir.Node, ...]
+
+    def tensor_name(self, name: str) -> str:
+        """The original name of a tensor of the optimized graph; its own where it is new."""
+        found = _MARK.search(name)
+        if found is None:
+            return name
+        outputs = self.nodes[int(found.group(1))].outputs
+        return outputs[int(found.group(2) or 0)].name or name
+
+
+def mark(model: ir.Model) -> Marked:
+    """Copy ``model`` with marked names; graph inputs, outputs and initializers keep theirs."""
+    copy = model.clone()
+    outputs = {id(value) for value in copy.graph.outputs}
+    for number, node in enumerate(copy.graph):
+        node.name = f"@{number}@"
+        for index, value in enumerate(node.outputs):
+            if value.name and id(value) not in outputs:
+                value.name = f"@{number}.{index}@"
+    return Marked(copy, tuple(model.graph))
+
+
+def origins(marked: Marked, optimized: ir.Graph) -> dict[str, tuple[int, ...]]:
+    """Numbers of the original nodes of every optimized node, by its name."""
+    by_output = {
+        value.name: number
+        for number, node in enumerate(marked.nodes)
+        for value in node.outputs
+        if value.is_graph_output()
+    }
+    owner: dict[int, str] = {}
+    for node in optimized:
+        name = node.name or ""
+        for number in _marks(node, by_output):
+            if node.op_type not in _LAYOUT or marked.nodes[number].op_type == node.op_type:
+                owner.setdefault(number, name)
+    _assign_fused(marked.nodes, owner)
+    found: dict[str, list[int]] = {node.name or "": [] for node in optimized}
+    for number, name in owner.items():
+        found[name].append(number)
+    return {name: tuple(sorted(numbers)) for name, numbers in found.items()}
+
+
+def _marks(node: ir.Node, by_output: Mapping[str | None, int]) -> list[int]:
+    texts = [node.name or "", *(value.name or "" for value in node.outputs)]
+    numbers = [int(found.group(1)) for text in texts for found in _MARK.finditer(text)]
+    return numbers + [by_output[value.name] for value in node.outputs if value.name in by_output]
+
+
+def _assign_fused(nodes: tuple[ir.Node, ...], owner: dict[int, str]) -> None:
+    numbers = {node: number for number, node in enumerate(nodes)}
+    for number in reversed(range(len(nodes))):  # readers before producers
+        node = nodes[number]
+        if number not in owner and node.op_type != "QuantizeLinear":
+            kernel = _reader_kernel(node, numbers, owner)
+            if kernel is not None:
+                owner[number] = kernel
+    for number, node in enumerate(nodes):  # producers before readers
+        if number not in owner:
+            for value in node.inputs:
+                producer = value.producer() if value is not None else None
+                if producer is not None and numbers.get(producer) in owner:
+                    owner[number] = owner[numbers[producer]]
+                    break
+
+
+def _reader_kernel(
+    node: ir.Node, numbers: Mapping[ir.Node, int], owner: Mapping[int, str]
+) -> str | None:
+    for value in node.outputs:
+        for use in value.uses():
+            reader = use.node
+            if reader.op_type in ("QuantizeLinear", "DequantizeLinear"):
+                continue
+            number = numbers.get(reader)
+            if number is not None and number in owner:
+                return owner[number]
+    return None

@@ -1,0 +1,210 @@
+"""Target ``onnxruntime:cpu``: ONNX Runtime's CPU provider, on the machine that fuseq runs on.
+
+Compiling is optimizing and running once under ONNX Runtime's profiler: the kernels are the nodes of
+its optimized graph, with the shapes that really ran and times that were measured here. Nothing is
+predicted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from fuseq.errors import OptionError, TargetError
+from fuseq.formats import FP8, INT7, INT8, UINT8, Format, format_named
+from fuseq.model import input_specs
+from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.onnxruntime.kernels import kernels_of
+from fuseq.targets.onnxruntime.provenance import mark
+from fuseq.targets.onnxruntime.session import (
+    Feeds,
+    ModelLike,
+    open_session,
+    profile_model,
+    run_session,
+    session_options,
+    usable_cpus,
+)
+from fuseq.targets.onnxruntime.timing import Timing, time_models
+
+DOT_PRODUCT_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Linux's names of the x86 features whose u8 x s8 products add up in 32 bits."""
+
+_X86 = frozenset({"x86_64", "amd64", "i386", "i686"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Cpu:
+    """The processor: ``machine`` as :func:`platform.machine` says, ``flags`` as Linux lists them."""
+
+    machine: str
+    flags: frozenset[str]
+
+    @staticmethod
+    def here() -> Cpu:
+        """This machine's; no flags where the system has no ``/proc/cpuinfo``."""
+        file = Path("/proc/cpuinfo")
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        flags = next(
+            (line.partition(":")[2] for line in text.splitlines() if line.startswith("flags")), ""
+        )
+        return Cpu(platform.machine().lower(), frozenset(flags.split()))
+
+    @property
+    def saturates(self) -> bool:
+        """Two u8 x s8 products are added in 16 bits (vpmaddubsw), which 8-bit weights overflow.
+
+        True on x86 without VNNI or AMX, and where the flags cannot be read (ONNX Runtime
+        documentation, "Quantize ONNX models", sections on ``reduce_range`` and on AVX2). Arm's
+        kernels widen before they add.
+        """
+        return self.machine in _X86 and not self.flags & DOT_PRODUCT_FLAGS
+
+
+@dataclasses.dataclass(frozen=True)
+class OnnxRuntimeCpu:
+    """ONNX Runtime's CPU provider.
+
+    Attributes:
+        threads: Threads of one operator; all usable processors by default.
+        profiled_runs: Runs behind :attr:`Kernel.measured_us`, which is the shortest: what disturbs
+            a run only lengthens it.
+        cpu: The processor whose kernels choose the formats.
+    """
+
+    threads: int | None = None
+    profiled_runs: int = 5
+    cpu: Cpu = dataclasses.field(default_factory=Cpu.here)
+
+    @staticmethod
+    def parse(device: str) -> OnnxRuntimeCpu:
+        """Make the target from ``cpu``.
+
+        Raises:
+            OptionError: Another device.
+        """
+        if device != "cpu":
+            raise OptionError(
+                f"--target onnxruntime:{device}: only ONNX Runtime's CPU provider is a target; "
+                "write onnxruntime:cpu."
+            )
+        return OnnxRuntimeCpu()
+
+    @property
+    def name(self) -> str:
+        """As users write it."""
+        return "onnxruntime:cpu"
+
+    def storage_formats(self, user_format: str) -> tuple[Format, Format]:
+        """Activations uint8 with a zero point, weights int8; 7 bits of it where products saturate.
+
+        Raises:
+            OptionError: No such format.
+            TargetError: FP8, for which the CPU provider has no kernels.
+        """
+        if format_named(user_format) is FP8:
+            raise TargetError(
+                "onnxruntime:cpu has no FP8 kernels: it would convert to FP32 before every operator "
+                "and be slower than float. Use --format int8, or --target tensorrt-rtx:sm89 for fp8."
+            )
+        return UINT8, INT7 if self.cpu.saturates else INT8
+
+    def compile(
+        self,
+        model: ir.Model,
+        profile: ShapeProfile,
+        *,
+        keep_plan: bool = False,
+        feeds: Feeds | None = None,
+    ) -> Engine:
+        """Optimize and profile; every kernel carries its measured time, none a predicted one.
+
+        Args:
+            model: Any model that ONNX Runtime runs; it is not changed.
+            profile: Static shapes of the inputs; only ``optimum`` is used.
+            keep_plan: Keep the optimized ONNX file, without its large weights.
+            feeds: Inputs to run with; by default uniform random floats, zeros for other types.
+
+        Raises:
+            TargetError: ONNX Runtime refused the model or could not run it.
+        """
+        marked = mark(model)
+        _fix_shapes(marked.model, profile.optimum)
+        inputs = feeds if feeds is not None else example_feeds(model, profile)
+        threads = self.threads or len(usable_cpus())
+        result = profile_model(
+            marked.model, inputs, threads=threads, runs=max(self.profiled_runs, 1)
+        )
+        return Engine(
+            target=self.name,
+            kernels=kernels_of(result, marked),
+            plan_bytes=result.file_bytes if keep_plan else None,
+            engine_bytes=result.total_bytes,
+            compile_seconds=result.seconds,
+            notes=self._notes(threads),
+        )
+
+    def run(self, model: ModelLike, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Run once, optimized; outputs by name.
+
+        Raises:
+            TargetError: ONNX Runtime refused the model or its inputs.
+        """
+        options = session_options(self.threads or len(usable_cpus()))
+        return run_session(open_session(model, options), feeds)
+
+    def time(
+        self,
+        models: Mapping[str, ModelLike],
+        feeds: Feeds,
+        *,
+        seconds: float = 10.0,
+        warmup: int = 3,
+    ) -> tuple[Timing, ...]:
+        """Time several models on the same inputs, taking turns (:func:`time_models`).
+
+        Raises:
+            OptionError: No model, or more threads than processors.
+            TargetError: ONNX Runtime refused a model or its inputs.
+        """
+        return time_models(models, feeds, seconds=seconds, warmup=warmup, threads=self.threads)
+
+    def missing(self) -> str | None:
+        """None, or the sentence that says what to install."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            return "onnxruntime is not installed: run `pip install onnxruntime`."
+        return None
+
+    def _notes(self, threads: int) -> tuple[str, ...]:
+        times = f"times are measured on this machine, {threads} threads"
+        if not self.cpu.saturates:
+            return (times,)
+        return (
+            times,
+            "this processor has no VNNI: int8 weights use 7 bits, because its u8 x s8 products "
+            "saturate at 16 bits, and integer kernels gain less than on newer processors",
+        )
+
+
+def example_feeds(model: ir.Model, profile: ShapeProfile) -> dict[str, np.ndarray]:
+    """Inputs to profile with: floats uniform in [0, 1), zeros (valid indices) for other types."""
+    random = np.random.default_rng(0)
+    feeds = {}
+    for spec in input_specs(model):
+        shape = profile.optimum[spec.name]
+        array = random.random(shape) if spec.dtype.is_floating_point() else np.zeros(shape)
+        feeds[spec.name] = array.astype(spec.dtype.numpy())
+    return feeds
+
+
+def _fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for value in model.graph.inputs:
+        shape = shapes.get(value.name or "")
+        if shape is not None:
+            value.shape = ir.Shape(shape)
