@@ -1,0 +1,85 @@
+"""Compile one ONNX file and print what the engine is, as one line of JSON.
+
+    python compile_one.py MODEL.onnx --target tensorrt-rtx:sm89 --batch 8 [--data CALIB.npz] [--fp16]
+
+Runs in a process of its own, so that a compiler that crashes costs one row and memory is that of one
+compile. ``--fp16`` brings a float model into canonical form and types it FP16 first: the baseline.
+"""
+
+# ruff: noqa: PLC0415 - what is imported can fail, and the failure is a row
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+from numpy.lib import format as npy
+
+
+def sample_shapes(data: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of every array of an .npz without its first axis, from the headers alone."""
+    shapes = {}
+    with zipfile.ZipFile(data) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as stream:
+                version = npy.read_magic(stream)
+                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                shapes[member.removesuffix(".npy")] = tuple(read(stream)[0][1:])
+    return shapes
+
+
+def compiled(
+    file: Path, target: str, batch: int, data: Path | None, fp16: bool
+) -> dict[str, object]:
+    """Compile and sum up: megabytes are 10^6 bytes, ``alone`` counts kernels that only Q, DQ or cast.
+
+    Raises:
+        fuseq.errors.FuseqError: The model or the target is refused.
+    """
+    from fuseq.model import input_specs, load, profile_for
+    from fuseq.targets import parse_target
+
+    model = load(file)
+    if fp16:
+        from fuseq.passes.canonical import canonicalize
+        from fuseq.passes.typing import set_precision
+
+        canonicalize(model)
+        set_precision(model, "fp16")
+    known = {spec.name for spec in input_specs(model)}
+    shapes = sample_shapes(data) if data else {}
+    chosen = {name: (batch, *shape) for name, shape in shapes.items() if name in known}
+    engine = parse_target(target).compile(model, profile_for(model, batch, chosen))
+    return {
+        "engine_mb": round(engine.engine_bytes / 1e6, 2),
+        "kernels": len(engine.kernels),
+        "alone": len(engine.alone),
+        "activation_mb": round(engine.activation_bytes / 1e6, 2),
+        "weights_mb": round(engine.weights_bytes / 1e6, 2),
+        "predicted_us": round(engine.predicted_us, 1),
+        "compile_s": round(engine.compile_seconds, 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--target", default="tensorrt-rtx:sm89")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--data", type=Path, help=".npz whose arrays give the other dimensions")
+    parser.add_argument("--fp16", action="store_true")
+    options = parser.parse_args()
+    from fuseq.errors import FuseqError
+
+    try:
+        row = compiled(options.model, options.target, options.batch, options.data, options.fp16)
+    except FuseqError as error:
+        row = {"error": str(error)}
+    json.dump(row, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
