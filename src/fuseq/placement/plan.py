@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ PLAN_VERSION = 1
 _MAX_PLAN_BYTES = 256 * 2**20
 
 Kind = Literal["activation", "weight", "bias"]
+Limits = tuple[float | None, float | None]
+"""Smallest and largest value that an operator lets through; None where it sets no bound."""
 Policy = Literal["pays", "full"]
 
 
@@ -50,6 +53,8 @@ class QuantizedTensor:
         reason: Why, in words.
         known_amax: Largest magnitude that the operator's definition allows (softmax: 1.0); such a
             tensor needs no calibration. None where only data can tell.
+        limits: Bounds that the operator before the tensor sets (ReLU6: 0 and 6). The stored range
+            must lie inside, or an integer kernel cannot absorb that operator; 0 lies between them.
     """
 
     tensor: str
@@ -61,6 +66,7 @@ class QuantizedTensor:
     region: str
     reason: str
     known_amax: float | None = None
+    limits: Limits | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +258,7 @@ def _tensor_from(data: dict[str, Any]) -> QuantizedTensor:
         region=_text(data, "region"),
         reason=_text(data, "reason"),
         known_amax=_positive(data.get("known_amax")),
+        limits=_limits(data.get("limits")),
     )
 
 
@@ -279,6 +286,19 @@ def _positive(value: object) -> float | None:
     if not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"known_amax {value!r} is not a positive number")
     return float(value)
+
+
+def _limits(value: object) -> Limits | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"limits {value!r} are not a pair")
+    low, high = (None if end is None else float(end) for end in value)
+    if (low is not None and not -math.inf < low <= 0) or (
+        high is not None and not 0 <= high < math.inf
+    ):
+        raise ValueError(f"limits {value!r} do not hold 0 between finite numbers")
+    return low, high
 
 
 def _choice(data: dict[str, Any], key: str, allowed: tuple[str, ...]) -> Any:

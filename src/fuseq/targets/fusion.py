@@ -12,6 +12,44 @@ Granularity = Literal["tensor", "channel"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Cost:
+    """Nanoseconds of one core for one unit of work: in float and as integers."""
+
+    float_ns: float
+    integer_ns: float
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorCosts:
+    """What operators cost on one core, to tell which islands of integer operators pay.
+
+    Attributes:
+        conv_mac: One multiply-add of a dense convolution.
+        conv_output: One output element of it, besides its multiply-adds.
+        depthwise_mac: The same for depthwise and grouped convolutions.
+        depthwise_output: The same.
+        linear_mac: One multiply-add of a Gemm or MatMul with constant weights.
+        element: Other operators by name, for one element: of the output, of the input of a global
+            pool, of each window of a pool. An operator that is not listed costs :attr:`other`.
+        other: One element of an operator without an entry.
+        quantize_ns: One element from float to integer, with its change of layout.
+        dequantize_ns: One element from integer to float, with its change of layout.
+        kernel_ns: One kernel, however small.
+    """
+
+    conv_mac: Cost
+    conv_output: Cost
+    depthwise_mac: Cost
+    depthwise_output: Cost
+    linear_mac: Cost
+    element: Mapping[str, Cost]
+    other: Cost
+    quantize_ns: float
+    dequantize_ns: float
+    kernel_ns: float
+
+
+@dataclasses.dataclass(frozen=True)
 class FusionRules:
     """One target and format.
 
@@ -34,6 +72,7 @@ class FusionRules:
         data_ops: Operators that run on quantized data between pairs, and whether input and output
             share one scale (``same``) or have their own (``own``).
         refused: Operators with weights that never run in the format: the reason.
+        costs: What operators cost where ``pairs_on_outputs``; None plans all that can run.
     """
 
     activation: Format
@@ -50,3 +89,4 @@ class FusionRules:
     min_conv_channels: int
     data_ops: Mapping[str, Literal["same", "own"]]
     refused: Mapping[str, str]
+    costs: OperatorCosts | None = None
