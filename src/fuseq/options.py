@@ -33,6 +33,7 @@ class QuantizeOptions:
         shapes: Static shape by input name, where more than the batch is dynamic.
         io_types: ``keep`` the types of inputs and outputs, or ``convert`` them to ``precision``.
         gpu: GPU that predictions assume; None is the capability's default.
+        preset: How images become inputs; None guesses from the input's shape.
         limit: Use at most this many calibration samples.
         seed: Seed of random calibration data.
     """
@@ -50,6 +51,7 @@ class QuantizeOptions:
     shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     io_types: Literal["keep", "convert"] = "keep"
     gpu: str | None = None
+    preset: str | None = None
     limit: int | None = None
     seed: int = 0
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fuseq.placement.patterns import Weighted
 from fuseq.placement.plan import Policy
+from fuseq.source_lines import module_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ def user_refusal(names: Iterable[str], options: PlanOptions) -> str:
 
 def names_of(match: Weighted) -> tuple[str, ...]:
     """What a glob may name: the node, its weight, its module path, its operator."""
-    module = match.node.metadata_props.get("namespace", "")
+    module = module_path(match.node)
     return (match.node.name or "", match.weight.name or "", module, match.node.op_type)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+import onnx_ir as ir
+
 from fuseq.placement.plan import Plan, Prediction
 from fuseq.targets.base import Engine, Kernel
 
@@ -19,11 +21,12 @@ MAX_ROUNDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A plan, its engine, and which regions each inserted node serves."""
+    """A plan, the quantized model and its engine, and which regions each inserted node serves."""
 
     plan: Plan
     engine: Engine
     served: Mapping[str, tuple[str, ...]]
+    model: ir.Model
 
 
 @dataclasses.dataclass(frozen=True)

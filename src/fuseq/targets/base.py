@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from fuseq.errors import OptionError
 from fuseq.formats import Format
+from fuseq.targets.fusion import FusionRules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,28 @@ class Target(Protocol):
     @property
     def name(self) -> str:
         """As users write it: ``tensorrt-rtx:sm89``."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Type of what stays float unless the user says otherwise: fp16 or fp32."""
+        ...
+
+    @property
+    def predicts(self) -> bool:
+        """Kernels of its engines carry predicted times, so that engines can be compared."""
+        ...
+
+    def rules(self, user_format: str) -> FusionRules:
+        """What its kernels do with ``--format``.
+
+        Raises:
+            TargetError: The device has no kernels for the format; the message says which has.
+        """
+        ...
+
+    def prepare(self, model: ir.Model) -> list[str]:
+        """Bring a canonical model into the spelling that this compiler fuses; returns notes."""
         ...
 
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:

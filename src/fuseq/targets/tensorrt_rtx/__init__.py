@@ -8,13 +8,15 @@ import onnx_ir as ir
 
 from fuseq.errors import MissingExtraError, OptionError, TargetError
 from fuseq.formats import FP8, INT8, Format
-from fuseq.passes.source_lines import source_line
+from fuseq.source_lines import source_line
 from fuseq.targets.base import Engine, ShapeProfile
 from fuseq.targets.cost import with_predictions
+from fuseq.targets.fusion import FusionRules
 from fuseq.targets.gpus import Gpu, gpu_for
 from fuseq.targets.tensorrt_rtx.compiler import CAPABILITIES, build, import_compiler
 from fuseq.targets.tensorrt_rtx.kernels import kernels_of
 from fuseq.targets.tensorrt_rtx.layers import parse_layers
+from fuseq.targets.tensorrt_rtx.rules import rules_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,28 @@ class TensorRtRtx:
     def name(self) -> str:
         """As users write it."""
         return f"tensorrt-rtx:sm{self.capability}"
+
+    @property
+    def precision(self) -> str:
+        """Tensor cores take FP16."""
+        return "fp16"
+
+    @property
+    def predicts(self) -> bool:
+        """Every kernel carries the cost model's time."""
+        return True
+
+    def rules(self, user_format: str) -> FusionRules:
+        """What the compiler fuses around Q/DQ of the format.
+
+        Raises:
+            TargetError: The GPU lacks the format.
+        """
+        return rules_for(self.storage_formats(user_format)[0])
+
+    def prepare(self, model: ir.Model) -> list[str]:
+        """The canonical form is what this compiler fuses best."""
+        return []
 
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:
         """INT8 needs no more than sm75, FP8 sm89; both symmetric (TensorRT refuses zero points).

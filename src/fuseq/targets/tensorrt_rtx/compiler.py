@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,8 @@ from fuseq.targets.base import ShapeProfile
 
 CAPABILITIES = (75, 80, 86, 89, 120, 121)
 """Compute capabilities that TensorRT-RTX 1.7 builds for (its ``ComputeCapability`` enumeration)."""
+
+_DRIVER_NOISE = re.compile(r"\[checkMacros|Error Code 1: Cuda Runtime")
 
 _INLINE_BYTES = 1024
 """Initializers up to this size stay in the protobuf: the parser reads shapes and scalars there."""
@@ -132,7 +135,12 @@ def _without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
             continue
         weights[name] = raw_array(tensor)
         value.const_value = ir.ExternalTensor(
-            "weights", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name
+            "weights",
+            0,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
         )
     return ir.to_proto(stub).SerializeToString(), weights
 
@@ -165,9 +173,12 @@ def _inputs(network: Any) -> Iterator[Any]:
 
 
 def _reason(errors: list[str]) -> str:
-    """The compiler's own words, without its source positions; the first error is the cause."""
+    """The compiler's own words; the first error is the cause.
+
+    Without a GPU every error drags a complaint about the missing driver behind it; it is cut off.
+    """
     for error in errors:
-        text = " ".join(error.split())
+        text = " ".join(_DRIVER_NOISE.split(" ".join(error.split()))[0].split())
         if text:
             return text[:600]
     return "it gave no reason"

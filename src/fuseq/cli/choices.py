@@ -1,0 +1,101 @@
+"""Option groups that several commands share, so that an option is spelled alike everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from fuseq.errors import OptionError
+from fuseq.formats import USER_FORMATS
+from fuseq.options import PRECISIONS, QuantizeOptions
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+target_option = click.option(
+    "--target",
+    default="tensorrt-rtx:sm89",
+    show_default=True,
+    help="compiler:device, for example tensorrt-rtx:sm89 or onnxruntime:cpu.",
+)
+gpu_option = click.option("--gpu", help="GPU that predictions assume, for example 'L40S'.")
+batch_option = click.option(
+    "--batch", type=int, default=8, show_default=True, help="Batch size to compile for."
+)
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME:D,D,...",
+    help="Static shape of an input with dynamic dimensions; repeat for more.",
+)
+model_argument = click.argument("model", type=click.Path(path_type=str))
+
+
+def placement_options(command: Command) -> Command:
+    """Add what decides placement: format, target, precision, policy, globs, shapes."""
+    decorators = (
+        click.option(
+            "--format", "fmt", type=click.Choice(USER_FORMATS), default="int8", show_default=True,
+            help="Number format.",
+        ),
+        target_option,
+        gpu_option,
+        click.option("--precision", type=click.Choice(PRECISIONS), help="Type of what stays float."),
+        click.option(
+            "--policy", type=click.Choice(("pays", "full")), default="pays", show_default=True,
+            help="pays: only what the compiled engine predicts to gain; full: all that the target runs.",
+        ),
+        click.option("--exclude", multiple=True, metavar="GLOB", help="Keep float; may repeat."),
+        click.option("--include", multiple=True, metavar="GLOB", help="Quantize only these."),
+        click.option("--keep-first", is_flag=True, help="Keep the first layers in float."),
+        click.option("--keep-last", is_flag=True, help="Keep the last layers in float."),
+        batch_option,
+        shape_option,
+        click.option(
+            "--io-types", type=click.Choice(("keep", "convert")), default="keep",
+            show_default=True, help="Types of inputs and outputs.",
+        ),
+    )  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def quantize_options(values: dict[str, Any], **more: Any) -> QuantizeOptions:
+    """Make options from what :func:`placement_options` parsed."""
+    return QuantizeOptions(
+        format=values["fmt"],
+        target=values["target"],
+        precision=values["precision"],
+        policy=values["policy"],
+        exclude=tuple(values["exclude"]),
+        include=tuple(values["include"]),
+        keep_first=values["keep_first"],
+        keep_last=values["keep_last"],
+        batch=values["batch"],
+        shapes=parse_shapes(values["shapes"]),
+        io_types=values["io_types"],
+        gpu=values["gpu"],
+        **more,
+    )
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """``NAME:1,3,224,224`` or ``NAME:1x3x224x224`` to a shape by name.
+
+    Raises:
+        OptionError: No name, or a dimension is not a positive number.
+    """
+    shapes = {}
+    for text in texts:
+        name, colon, dims = text.rpartition(":")
+        parts = dims.replace("x", ",").split(",")
+        if not colon or not name or not all(p.strip().isdigit() and int(p) > 0 for p in parts):
+            raise OptionError(
+                f"--shape {text!r} is not NAME:D,D,...; write for example input:1,3,224,224."
+            )
+        shapes[name] = tuple(int(part) for part in parts)
+    return shapes

@@ -1,0 +1,62 @@
+"""``fuseq compile``: compile a model as it is and list the kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fuseq.cli.choices import (
+    batch_option,
+    gpu_option,
+    json_option,
+    model_argument,
+    parse_shapes,
+    shape_option,
+    target_option,
+)
+from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.compiling import compile_model
+from fuseq.model import whole_file
+from fuseq.report.numbers import engine_numbers
+from fuseq.report.terminal import engine_table, kernel_table
+
+
+@click.command("compile")
+@model_argument
+@target_option
+@gpu_option
+@batch_option
+@shape_option
+@click.option("-o", "--output", "engine_file", type=click.Path(), help="Write the engine.")
+@click.option("--kernels", is_flag=True, help="List every kernel, not the slowest 20.")
+@json_option
+def compile_command(
+    model: str,
+    target: str,
+    gpu: str | None,
+    batch: int,
+    shapes: tuple[str, ...],
+    engine_file: str | None,
+    kernels: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL for a target, strongly typed, and list what the engine runs.
+
+    Example: fuseq compile model.onnx --target tensorrt-rtx:sm89 -o model.engine
+    """
+    with progress(quiet=as_json) as report:
+        report("compile", 0, None)
+        engine = compile_model(
+            model, target, gpu=gpu, batch=batch, shapes=parse_shapes(shapes),
+            keep_plan=engine_file is not None,
+        )  # fmt: skip
+    if engine_file is not None and engine.plan_bytes is not None:
+        with whole_file(Path(engine_file)) as beside:
+            beside.write_bytes(engine.plan_bytes)
+    if as_json:
+        print_json({**engine_numbers(engine, kernels=True), "notes": list(engine.notes)})
+        return
+    output.print(kernel_table(engine, None if kernels else 20))
+    output.print(engine_table([(Path(model).name, engine)], f"compiled for {engine.target}"))
+    print_notes(list(engine.notes))

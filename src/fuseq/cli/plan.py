@@ -1,0 +1,56 @@
+"""``fuseq plan``: what would be quantized, what not and why, and the engine predicted; no data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from fuseq.cli.choices import json_option, model_argument, placement_options, quantize_options
+from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.planning import plan
+from fuseq.report.numbers import engine_numbers
+from fuseq.report.terminal import engine_table, plan_table
+
+
+@click.command("plan")
+@model_argument
+@placement_options
+@click.option("-o", "--plan-out", type=click.Path(), help="Write the plan as JSON.")
+@click.option("--all", "every", is_flag=True, help="One row a region, not one a reason.")
+@json_option
+def plan_command(
+    model: str, plan_out: str | None, every: bool, as_json: bool, **values: Any
+) -> None:
+    """Print the plan for MODEL without data: what is quantized, what is not, and why.
+
+    Example: fuseq plan model.onnx --format fp8 --target tensorrt-rtx:sm89
+    """
+    options = quantize_options(values)
+    with progress(quiet=as_json) as report:
+        planned = plan(model, options, report)
+    if plan_out:
+        planned.plan.save(plan_out)
+    rows = (
+        (planned.plan.precision, planned.float_engine),
+        (planned.plan.format, planned.trial.engine if planned.trial else None),
+    )
+    shown = [(name, engine) for name, engine in rows if engine is not None]
+    if as_json:
+        engines = {
+            "float": planned.float_engine,
+            "quantized": planned.trial and planned.trial.engine,
+        }
+        print_json(
+            {
+                "plan": dataclasses.asdict(planned.plan),
+                "engines": {k: engine_numbers(e) for k, e in engines.items() if e is not None},
+                "notes": list(planned.notes),
+            }
+        )
+        return
+    output.print(plan_table(planned.plan, every))
+    if shown:
+        output.print(engine_table(shown, f"predicted for {planned.plan.target}"))
+    print_notes(list(planned.notes))

@@ -1,0 +1,94 @@
+"""``fuseq quantize``: the main job."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuseq.cli.choices import json_option, model_argument, placement_options, quantize_options
+from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.options import METHODS
+from fuseq.placement.plan import Plan
+from fuseq.quantizing import Quantized, quantize
+from fuseq.report.numbers import engine_numbers
+from fuseq.report.terminal import engine_table, plan_table
+
+
+@click.command("quantize")
+@model_argument
+@click.option("-o", "--output", "out", required=True, type=click.Path(), help="ONNX to write.")
+@click.option(
+    "--calib",
+    required=True,
+    help="Calibration data: folder of images, .npy/.npz/.safetensors, module:function, or random.",
+)
+@click.option(
+    "--preset", help="How images become inputs: imagenet, clip, inception, zero-one, yolo."
+)
+@click.option(
+    "--method", type=click.Choice(METHODS), default="max", show_default=True,
+    help="How ranges become scales.",
+)  # fmt: skip
+@click.option("--limit", type=int, help="Use at most this many samples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data.")
+@placement_options
+@click.option("--plan-in", type=click.Path(), help="Apply this plan instead of planning.")
+@click.option("--plan-out", type=click.Path(), help="Write the plan as JSON.")
+@click.option("--scales-out", type=click.Path(), help="Write the scales as safetensors.")
+@json_option
+def quantize_command(
+    model: str,
+    out: str,
+    calib: str,
+    plan_in: str | None,
+    plan_out: str | None,
+    scales_out: str | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Quantize MODEL so that every Q/DQ pair pays for itself on the target.
+
+    Example: fuseq quantize model.onnx -o model.fp8.onnx --format fp8
+    --target tensorrt-rtx:sm89 --calib photos/ --preset imagenet
+    """
+    options = quantize_options(
+        values,
+        method=values["method"],
+        limit=values["limit"],
+        seed=values["seed"],
+        preset=values["preset"],
+    )
+    given = Plan.load(plan_in) if plan_in else None
+    with progress(quiet=as_json) as report:
+        result = quantize(model, out, calib=calib, options=options, plan=given, report=report)
+    if plan_out:
+        result.plan.save(plan_out)
+    if scales_out:
+        result.scales.save(scales_out)
+    if as_json:
+        print_json(_numbers(result, model, out))
+    else:
+        _print_result(result)
+    print_notes(list(result.notes))
+
+
+def _print_result(result: Quantized) -> None:
+    output.print(plan_table(result.plan))
+    rows = [(result.plan.precision, result.float_engine), (result.plan.format, result.engine)]
+    shown = [(name, engine) for name, engine in rows if engine is not None]
+    if shown:
+        output.print(engine_table(shown, f"compiled for {result.plan.target}"))
+
+
+def _numbers(result: Quantized, model: str, out: str) -> dict[str, Any]:
+    engines = {"float": result.float_engine, "quantized": result.engine}
+    return {
+        "input_bytes": Path(model).stat().st_size,
+        "output_bytes": Path(out).stat().st_size,
+        "plan": dataclasses.asdict(result.plan),
+        "engines": {k: engine_numbers(e) for k, e in engines.items() if e is not None},
+        "notes": list(result.notes),
+    }

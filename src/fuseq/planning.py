@@ -1,0 +1,214 @@
+"""From a model to a plan that pays, judged by compiled engines. No data is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from fuseq.calibration.scales import Scale
+from fuseq.calibration.tensor_scales import constant_scales, placeholder_scales
+from fuseq.model import load, profile_for
+from fuseq.options import QuantizeOptions
+from fuseq.passes.canonical import canonicalize
+from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.typing import set_precision
+from fuseq.placement.choices import PlanOptions
+from fuseq.placement.pays import Trial, keep_what_pays, prediction_of
+from fuseq.placement.plan import Plan
+from fuseq.placement.planner import plan_everything
+from fuseq.targets import parse_target
+from fuseq.targets.base import Engine, ShapeProfile, Target
+
+Report = Callable[[str, int, int | None], None]
+"""``report(stage, done, total)``; total None when it is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One model on its way to one target.
+
+    Attributes:
+        model: Canonical float model; never changed by what follows.
+        target: The compiler and device.
+        precision: Type of what stays float.
+        options: The user's choices.
+        profile: Static shapes that engines are compiled for.
+        notes: What canonicalization told.
+        magnitudes: Largest magnitude by value name, once calibrated.
+    """
+
+    model: ir.Model
+    target: Target
+    precision: str
+    options: QuantizeOptions
+    profile: ShapeProfile
+    notes: tuple[str, ...]
+    magnitudes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def judges(self) -> bool:
+        """The target's compiler predicts times here, so that a plan can be judged by engines."""
+        return self.target.predicts and self.target.missing() is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A plan with the engines that judged it; engines are None where nothing compiles here."""
+
+    plan: Plan
+    float_engine: Engine | None
+    trial: Trial | None
+    notes: tuple[str, ...]
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions) -> Job:
+    """Load and canonicalize.
+
+    Raises:
+        ModelError: The file cannot be used.
+        OptionError: The target, GPU or a shape is not allowed.
+        TargetError: The target lacks the format.
+    """
+    target = parse_target(options.target, options.gpu)
+    target.rules(options.format)
+    loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
+    notes = [*canonicalize(loaded), *target.prepare(loaded)]
+    return Job(
+        model=loaded,
+        target=target,
+        precision=options.precision or target.precision,
+        options=options,
+        profile=profile_for(loaded, options.batch, options.shapes),
+        notes=tuple(notes),
+    )
+
+
+def plan(
+    model: ir.Model | str | os.PathLike[str],
+    options: QuantizeOptions | None = None,
+    report: Report = silent,
+) -> Planned:
+    """Plan a model without data: what is quantized, what is not and why, and the engine predicted.
+
+    Raises:
+        FuseqError: As :func:`open_job`, or the compiler refused the model.
+    """
+    job = open_job(model, options or QuantizeOptions())
+    complete = everything(job)
+    scales = {
+        **constant_scales(complete, job.model, job.precision),
+        **placeholder_scales(complete, job.precision),
+    }
+    return choose(job, complete, lambda _: scales, report)
+
+
+def everything(job: Job) -> Plan:
+    """The plan of all that the target runs in the format and the user allows."""
+    options = job.options
+    return plan_everything(
+        job.model,
+        job.target.rules(options.format),
+        target=job.target.name,
+        user_format=options.format,
+        precision=job.precision,
+        options=PlanOptions(
+            policy=options.policy,
+            exclude=options.exclude,
+            include=options.include,
+            keep_first=options.keep_first,
+            keep_last=options.keep_last,
+        ),
+    )
+
+
+def choose(
+    job: Job,
+    complete: Plan,
+    scales_for: Callable[[Plan], Mapping[str, Scale]],
+    report: Report = silent,
+) -> Planned:
+    """Compile the float and the planned model; under ``pays`` take out what loses.
+
+    Args:
+        job: The model.
+        complete: The plan to begin with.
+        scales_for: Scales by group, for a plan.
+        report: Progress.
+    """
+    if not job.judges:
+        gap = job.target.missing() if job.target.predicts else None
+        notes = (f"plan not judged by the compiler: {gap}",) if gap else ()
+        return Planned(complete, None, None, (*job.notes, *notes))
+    report("compile", 0, None)
+    float_engine = compile_float(job)
+    compiled = 0
+
+    def compile_plan(candidate: Plan) -> Trial:
+        nonlocal compiled
+        compiled += 1
+        report("compile", compiled, None)
+        return compile_quantized(job, candidate, scales_for(candidate))
+
+    if job.options.policy == "full":
+        trial = compile_plan(complete) if complete.tensors else None
+    else:
+        trial = keep_what_pays(complete, float_engine, compile_plan)
+    return _planned(job, complete, float_engine, trial)
+
+
+def compile_float(job: Job) -> Engine:
+    """Compile the model without Q/DQ, in the job's precision."""
+    typed, _ = typed_copy(job, job.model)
+    return job.target.compile(typed, job.profile)
+
+
+def compile_quantized(job: Job, candidate: Plan, scales: Mapping[str, Scale]) -> Trial:
+    """Apply a plan with its scales, set the types, and compile."""
+    quantized = job.model.clone()
+    served = insert_qdq(quantized, candidate, scales)
+    set_types(job, quantized)
+    engine = job.target.compile(quantized, job.profile)
+    return Trial(candidate, engine, served, quantized)
+
+
+def typed_copy(job: Job, model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
+    """A strongly typed copy and the notes about what stays FP32."""
+    copy = model.clone()
+    return copy, set_types(job, copy)
+
+
+def set_types(job: Job, model: ir.Model) -> tuple[str, ...]:
+    """Set the job's precision in place; returns notes about what stays FP32."""
+    notes = set_precision(
+        model, job.precision, io_types=job.options.io_types, magnitudes=job.magnitudes
+    )
+    return tuple(str(note) for note in notes)
+
+
+def _planned(job: Job, complete: Plan, float_engine: Engine, trial: Trial | None) -> Planned:
+    notes = list(job.notes)
+    if trial is None:
+        notes.append(
+            f"nothing is quantized: no {job.options.format} placement is predicted faster than "
+            f"the {job.precision} engine on {job.target.name}; --policy full quantizes anyway."
+        )
+        reason = "float: no placement is predicted faster than the float engine"
+        names = {region.name: reason for region in complete.regions if region.quantized}
+        plan_of_none = dataclasses.replace(
+            complete.without(names, names), prediction=prediction_of(float_engine, float_engine)
+        )
+        return Planned(plan_of_none, float_engine, None, tuple(notes))
+    chosen = dataclasses.replace(trial.plan, prediction=prediction_of(float_engine, trial.engine))
+    if trial.engine.predicted_us > float_engine.predicted_us:
+        notes.append(
+            f"--policy full: predicted {trial.engine.predicted_us:.1f} us against "
+            f"{float_engine.predicted_us:.1f} us in {job.precision}."
+        )
+    return Planned(chosen, float_engine, trial, tuple(notes))

@@ -1,0 +1,202 @@
+"""From a float model and calibration data to a quantized model that its compiler has judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from fuseq.calibration.bias import bias_scales
+from fuseq.calibration.ranges import Problem, Range
+from fuseq.calibration.runner import collect
+from fuseq.calibration.scales import Scale, Scales
+from fuseq.calibration.sources import Source, open_source
+from fuseq.calibration.tensor_scales import activation_scales, constant_scales
+from fuseq.errors import OptionError
+from fuseq.formats import format_named
+from fuseq.model import save
+from fuseq.options import QuantizeOptions
+from fuseq.passes.condense_metadata import condense_metadata
+from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.placement.plan import Plan, QuantizedTensor, check_fits
+from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
+from fuseq.targets.base import Engine
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantized:
+    """What quantizing gave.
+
+    Attributes:
+        model: Strongly typed, with Q/DQ and low-precision weights.
+        plan: What was decided and why.
+        scales: Scales by group.
+        float_engine: Engine of the float model, None where nothing compiles here.
+        engine: Engine of ``model``, None where nothing compiles here.
+        notes: What the user should know.
+    """
+
+    model: ir.Model
+    plan: Plan
+    scales: Scales
+    float_engine: Engine | None
+    engine: Engine | None
+    notes: tuple[str, ...]
+
+
+def quantize(
+    model: ir.Model | str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    calib: object,
+    options: QuantizeOptions | None = None,
+    plan: Plan | None = None,
+    report: Report = silent,
+) -> Quantized:
+    """Quantize ``model`` for a target and write it to ``output``.
+
+    Args:
+        model: ONNX file or model, float.
+        output: Where the quantized ONNX file goes; None writes nothing.
+        calib: Calibration data: a folder of images, an array file or folder of them,
+            ``module:function``, ``random``, or an iterable of dicts of arrays.
+        options: Format, target and the rest.
+        plan: A plan to apply instead of planning; it must fit the model.
+        report: Called with (stage, done, total).
+
+    Raises:
+        FuseqError: The model, data, target, plan or output cannot be used; nothing is written.
+    """
+    options = options or QuantizeOptions()
+    _check_output(model, output)
+    job = open_job(model, options)
+    if plan is not None:
+        check_fits(plan, job.model)
+    source = open_source(calib, job.model, limit=options.limit, seed=options.seed)
+    result = _quantize(job, source, plan, report)
+    if output is not None:
+        save(result.model, output)
+    return result
+
+
+def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Quantized:
+    complete = plan or everything(job)
+    ranges = _measure(job, complete, source, report)
+    job = dataclasses.replace(
+        job, magnitudes={name: span.amax for name, span in ranges.items() if span.amax}
+    )
+    complete, dropped = _without_unusable(complete, ranges)
+    weights = constant_scales(complete, job.model, job.precision)
+
+    def scales_for(candidate: Plan) -> dict[str, Scale]:
+        return _all_scales(candidate, weights, ranges, job.precision)
+
+    if plan is None:
+        planned = choose(job, complete, scales_for, report)
+    else:
+        planned = choose(_as_it_is(job), complete, scales_for, report)
+    if job.options.method != "max":
+        ranges = {**ranges, **_refine(job, planned.plan, source, report)}
+        planned = dataclasses.replace(planned, trial=None)
+    notes = (*planned.notes, *source.notes, *dropped)
+    return _finish(job, planned, scales_for(planned.plan), notes)
+
+
+def _finish(
+    job: Job, planned: Planned, scales: Mapping[str, Scale], notes: tuple[str, ...]
+) -> Quantized:
+    """Reuse the model of the judging trial, or apply the plan now."""
+    engine: Engine | None
+    if planned.trial is not None:
+        model, engine = planned.trial.model, planned.trial.engine
+    else:
+        model = job.model.clone()
+        insert_qdq(model, planned.plan, scales)
+        notes = (*notes, *set_types(job, model))
+        engine = job.target.compile(model, job.profile) if job.judges else None
+    condense_metadata(model)
+    model.producer_name = "fuseq"
+    used = {group: scales[group] for group in planned.plan.groups() if group in scales}
+    return Quantized(
+        model, planned.plan, Scales(used), planned.float_engine, engine, tuple(dict.fromkeys(notes))
+    )
+
+
+def _check_output(
+    model: ir.Model | str | os.PathLike[str], output: str | os.PathLike[str] | None
+) -> None:
+    """Refuse before the long work what would fail after it."""
+    if output is None:
+        return
+    file = Path(output)
+    if not isinstance(model, ir.Model) and file.exists() and file.samefile(model):
+        raise OptionError(f"--output {file} is the input; the input is never overwritten.")
+    if file.is_dir():
+        raise OptionError(f"--output {file} is a folder; give the path of a file.")
+    if not file.parent.is_dir():
+        raise OptionError(f"--output {file}: the folder {file.parent} does not exist; make it.")
+    if not os.access(file.parent, os.W_OK):
+        raise OptionError(f"--output {file}: the folder {file.parent} is not writable.")
+
+
+def _measure(job: Job, plan: Plan, source: Source, report: Report) -> dict[str, Range]:
+    """Ranges of the plan's activations and magnitudes of all others, in one pass over the data."""
+    tensors = _calibrated(plan)
+    formats = {entry.tensor: format_named(entry.format) for entry in tensors}
+
+    def progress(done: int, total: int | None) -> None:
+        report("calibrate", done, total)
+
+    return collect(
+        job.model, list(formats), source, "max", formats=formats, progress=progress,
+        all_magnitudes=job.precision != "fp32",
+    )  # fmt: skip
+
+
+def _refine(job: Job, plan: Plan, source: Source, report: Report) -> dict[str, Range]:
+    """Ranges by the asked method, of the tensors that are really quantized."""
+    formats = {entry.tensor: format_named(entry.format) for entry in _calibrated(plan)}
+
+    def progress(done: int, total: int | None) -> None:
+        report(f"calibrate ({job.options.method})", done, total)
+
+    return collect(
+        job.model, list(formats), source, job.options.method, formats=formats, progress=progress
+    )
+
+
+def _calibrated(plan: Plan) -> list[QuantizedTensor]:
+    """Activations whose range only data can tell."""
+    return [
+        entry for entry in plan.tensors if entry.kind == "activation" and entry.known_amax is None
+    ]
+
+
+def _without_unusable(plan: Plan, ranges: Mapping[str, Range]) -> tuple[Plan, tuple[str, ...]]:
+    """Leave regions in float whose tensors gave no scale: always zero, never seen, not finite."""
+    reasons: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    for entry in _calibrated(plan):
+        problem = ranges[entry.tensor].problem if entry.tensor in ranges else Problem.NEVER_SEEN
+        if problem is not None:
+            reasons[entry.region] = f"float: {entry.tensor} is {problem.value} in calibration"
+            notes[entry.tensor] = (
+                f"{entry.tensor} is {problem.value} in the calibration data; {entry.region} stays "
+                "float. Use data that exercises it if that is wrong."
+            )
+    return plan.without(reasons, reasons), tuple(notes.values())
+
+
+def _all_scales(
+    plan: Plan, weights: Mapping[str, Scale], ranges: Mapping[str, Range], precision: str
+) -> dict[str, Scale]:
+    scales = {**weights, **activation_scales(plan, ranges, precision)}
+    return {**scales, **bias_scales(plan, scales)}
+
+
+def _as_it_is(job: Job) -> Job:
+    """A given plan is applied whole: the user has decided."""
+    return dataclasses.replace(job, options=dataclasses.replace(job.options, policy="full"))
