@@ -4,7 +4,8 @@ A kernel takes ``launch + max(memory, products) + exposed`` microseconds (the ro
 Waterman, Patterson, "Roofline", CACM 52(4), 2009), where
 
 1. memory is ``max(DRAM bytes / reached bandwidth, all bytes / L2 rate, all bytes / SM rate)``.
-   A tensor that a recent kernel touched is read from L2, one that fits L2 is written to it.
+   A tensor that a recent kernel touched is read from L2, one that fits L2 is written to it. The SM
+   rate is lower for windows, for conversions of layout and for values narrowed to 8 bits.
 2. dense products run in tiles, one tile a time on each SM, the tile chosen that is fastest; a tile
    takes its products at a part of the tensor cores' peak, and all tiles together read their operands
    through L2. Waves that do not fill the GPU, few output channels and small K cost what they cost
@@ -12,11 +13,12 @@ Waterman, Patterson, "Roofline", CACM 52(4), 2009), where
    The first wave's loads and the last wave's stores overlap with nothing:
    ``exposed = ramp + min(memory, products) / waves``.
 3. grouped convolutions (depthwise above all), FP32 and DP4A products run on CUDA cores.
-4. fused attention is also bound by one exponential for each score (Shah et al., "FlashAttention-3",
+4. fused attention runs its two products and one exponential for each score in turn, over queries
+   and keys padded to whole tiles (Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3",
    2024, section 1: exponentials have far lower throughput than tensor cores).
 
 The constants were chosen on five ResNet-18 engines on an A100 and checked on other GPUs and models:
-docs/cost-model.md says how, and how far off it is.
+docs/cost-model.md says how, and how far off they are.
 """
 
 from __future__ import annotations
@@ -45,10 +47,12 @@ class Constants:
             H100 is two halves, each keeping a copy for its own SMs (the same section).
         pool_bytes_per_clock: What an SM moves in a window operation, whose reads overlap.
         reformat_bytes_per_clock: What an SM moves in full TensorRT's layout and type conversions.
+        narrowed_per_clock: Values that an SM converts to 8 bits in an elementwise kernel (measured on
+            H200 with Triton's kernels: they are not vectorized, so fast memories outrun them).
     """
 
-    launch_us: float = 3.0
-    tile_ramp_us: float = 2.0
+    launch_us: float = 2.5
+    tile_ramp_us: float = 2.5
     dram_efficiency: float = 0.9
     tensor_core_efficiency: float = 0.85
     cuda_core_efficiency: float = 0.75
@@ -56,6 +60,7 @@ class Constants:
     l2_kept: float = 0.5
     pool_bytes_per_clock: float = 10.0
     reformat_bytes_per_clock: float = 6.0
+    narrowed_per_clock: float = 3.6
 
 
 CONSTANTS = Constants()
@@ -69,6 +74,13 @@ TILES: tuple[tuple[int, int], ...] = (
 )
 """Output rows and columns of the tiles that GEMM libraries offer (CUTLASS profiler, default set)."""
 
+_ATTENTION_TILE = 128
+"""Queries and keys that one block of a fused attention takes (FlashAttention-2, section 3.2)."""
+
+_MMA_PART = {90: 0.63}
+"""Part of the peak that ``mma`` instructions reach where the peak needs ``wgmma``: Luo et al.,
+"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, section IV."""
+
 _ACCESS_BYTES = 16
 """Channels are loaded 16 bytes at a time; fewer are padded up to it inside the kernel."""
 
@@ -78,6 +90,7 @@ _DP4A_BYTES = 4
 _CUDA_CORE_DTYPES = frozenset({"fp32", "int8x4", ""})
 
 _REFORMAT_WORDS = frozenset({"reformat", "scale", "shuffle", "slice", "padding"})
+_EIGHT_BIT = frozenset({"fp8", "int8", "uint8"})
 _DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -154,7 +167,11 @@ def memory_us(
         per_clock = constants.reformat_bytes_per_clock
     elif kernel.type is KernelType.POOL:
         per_clock = constants.pool_bytes_per_clock
-    return max(dram_us, total / (per_clock * gpu.sm_clocks_per_us))
+    narrowed_us = 0.0
+    if not kernel.flops:
+        narrowed = sum(math.prod(t.shape) for t in kernel.outputs if t.dtype in _EIGHT_BIT)
+        narrowed_us = narrowed / (constants.narrowed_per_clock * gpu.sm_clocks_per_us)
+    return max(dram_us, total / (per_clock * gpu.sm_clocks_per_us), narrowed_us)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,10 +190,8 @@ def _products(kernel: Kernel, gpu: Gpu, constants: Constants) -> _Products:
         peak = gpu.peak_tflops(dtype if dtype == "int8x4" else "fp32")
         flops = kernel.flops if product is None else 2 * product.m * product.n * product.k
         return _Products(flops / (peak * 1e6 * constants.cuda_core_efficiency), math.inf, 0.0)
-    if kernel.type is KernelType.ATTENTION:  # case 4
-        peak = gpu.peak_tflops(dtype) * 1e6 * constants.tensor_core_efficiency
-        time_us = max(kernel.flops / peak, _exponentials_us(kernel, gpu))
-        return _Products(time_us, math.inf, constants.tile_ramp_us)
+    if kernel.type is KernelType.ATTENTION:
+        return _attention(kernel, gpu, constants)  # case 4
     return _tiled(product, dtype, gpu, constants)  # case 2
 
 
@@ -235,10 +250,17 @@ def _tiled(product: Product, dtype: str, gpu: Gpu, constants: Constants) -> _Pro
     return fastest
 
 
-def _exponentials_us(kernel: Kernel, gpu: Gpu) -> float:
-    """One exponential a score; ``flops = 4 scores head_dim``."""
-    head_dim = kernel.inputs[0].shape[-1] if kernel.inputs[0].shape else 0
-    if not 8 <= head_dim <= 256:  # Q, K and V packed in one tensor: the head size is not known
-        return 0.0
-    scores = kernel.flops / (4 * head_dim)
-    return scores / (EXPONENTIALS_PER_CLOCK_SM * gpu.sm_clocks_per_us)
+def _attention(kernel: Kernel, gpu: Gpu, constants: Constants) -> _Products:
+    shape = kernel.inputs[0].shape  # Q: (..., queries, head size)
+    peak = gpu.peak_tflops(kernel.compute_dtype) * 1e6 * constants.tensor_core_efficiency
+    peak *= _MMA_PART.get(gpu.capability, 1.0)
+    if len(shape) < 2 or not 8 <= shape[-1] <= 256:  # Q, K and V packed in one tensor
+        return _Products(kernel.flops / peak, math.inf, constants.tile_ramp_us)
+    blocks, queries, head_size = math.prod(shape[:-2]), shape[-2], shape[-1]
+    keys = kernel.flops / (4 * head_size * max(blocks * queries, 1))
+    query_tiles = math.ceil(queries / _ATTENTION_TILE)
+    scores = blocks * query_tiles * math.ceil(keys / _ATTENTION_TILE) * _ATTENTION_TILE**2
+    exponentials_us = scores / (EXPONENTIALS_PER_CLOCK_SM * gpu.sm_clocks_per_us)
+    waves = math.ceil(blocks * query_tiles / gpu.sm_count)
+    time_us = 4 * scores * head_size / peak + exponentials_us
+    return _Products(time_us, waves, constants.tile_ramp_us)
