@@ -245,7 +245,7 @@ def _tiled(product: Product, dtype: str, gpu: Gpu, constants: Constants) -> _Pro
         products_us = waves * 2 * rows * columns * product.k / peak
         operands_us = tiles * (rows + columns) * product.k * value_bytes / l2_per_us
         time_us = max(products_us, operands_us)
-        if time_us < fastest.us:
+        if (time_us, -waves) < (fastest.us, -fastest.waves):
             fastest = _Products(time_us, waves, constants.tile_ramp_us)
     return fastest
 
