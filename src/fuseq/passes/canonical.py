@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from fuseq.passes.attention_guard import remove_attention_guards
-from fuseq.passes.clean import clean_up, fold_constants, lift_constants
+from fuseq.passes.attention_mask import bound_attention_masks
+from fuseq.passes.attention_scale import merge_attention_scales
+from fuseq.passes.clean import clean_up, fold_constants, fold_constants_again, lift_constants
 from fuseq.passes.dropout import remove_dropouts
+from fuseq.passes.expand import drop_expands
+from fuseq.passes.flat_transpose import merge_flat_transposes
 from fuseq.passes.names import fix_names
 from fuseq.passes.opset import raise_opset
 from fuseq.passes.shapes import infer_shapes
@@ -22,7 +25,12 @@ STEPS: tuple[Step, ...] = (
     note_subgraphs,
     remove_dropouts,
     fold_constants,
-    remove_attention_guards,
+    merge_flat_transposes,
+    merge_attention_scales,
+    infer_shapes,
+    drop_expands,
+    fold_constants_again,
+    bound_attention_masks,
     clean_up,
     fix_names,
     infer_shapes,

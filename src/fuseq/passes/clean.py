@@ -41,12 +41,21 @@ def fold_constants(model: ir.Model) -> list[str]:
     Casts and shapes whose answer is known are folded too; QuantizeLinear, DequantizeLinear and
     ConstantOfShape stay (the library's own list), and so do values of training mode.
     """
+    return _fold(model, infers_shapes=True)
+
+
+def fold_constants_again(model: ir.Model) -> list[str]:
+    """Fold what earlier steps made constant; shapes are known already and are not inferred anew."""
+    return _fold(model, infers_shapes=False)
+
+
+def _fold(model: ir.Model, *, infers_shapes: bool) -> list[str]:
     from onnxscript.optimizer import _constant_folding  # noqa: PLC0415 (imports onnx.reference)
 
     _run(
         model,
         _constant_folding.FoldConstantsPass(
-            shape_inference=True,
+            shape_inference=infers_shapes,
             input_size_limit=FOLD_INPUT_ELEMENTS,
             output_size_limit=FOLD_OUTPUT_ELEMENTS,
         ),

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from fuseq.passes.float_slots import Slots, is_float
 
 MOVES = frozenset(
-    "Cast Concat Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose "
-    "Unsqueeze".split()
+    {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split"}
+    | {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 """Operators that only move values (Cast: from integers); they take the type of their readers."""
 

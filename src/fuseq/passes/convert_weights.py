@@ -30,12 +30,12 @@ def converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoco
     return _convert(tensor, dtype)
 
 
-def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.Tensor:
+def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
     array = np.asarray(tensor.numpy())
     limit = largest(dtype)
+    if array.size and not (float(array.min()) >= -limit and float(array.max()) <= limit):
+        inside = np.clip(array, -limit, limit)  # NaN stays NaN
+        array = np.where(np.isinf(array), array, inside)
     with np.errstate(over="ignore", under="ignore"):
         narrow = array.astype(NUMPY_TYPES[dtype])
-    burst = np.isinf(narrow.astype(np.float32, copy=False)) & np.isfinite(array)
-    if burst.any():
-        narrow = np.where(burst, np.copysign(limit, array).astype(narrow.dtype), narrow)
     return ir.Tensor(narrow, dtype=dtype, shape=ir.Shape(narrow.shape), name=tensor.name)

@@ -17,8 +17,20 @@ ACCUMULATORS = frozenset({"CumSum", "ReduceL2", "ReduceSumSquare", "ReduceLogSum
 """Operators that add up squares, exponentials or a running sum: an FP16 sum is exact to 2048 only."""
 
 CARRIERS = frozenset(
-    "Abs Cast Clip Expand Flatten Identity Max Min Neg Pow Reciprocal ReduceMean ReduceSum Reshape "
-    "Slice Sqrt Squeeze Transpose Unsqueeze".split()
+    {
+        "Abs",
+        "Cast",
+        "Clip",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Max",
+        "Min",
+        "Neg",
+        "Pow",
+        "Reciprocal",
+    }
+    | {"ReduceMean", "ReduceSum", "Reshape", "Slice", "Sqrt", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators whose output is as delicate as their input: a variance, its root, its reciprocal."""
 

@@ -113,7 +113,7 @@ def _wanted(
         wanted += [Wanted(node, index, fixed) for index, fixed in here.fixed_inputs]
     for node in _nodes_of_subgraphs(model):
         for index, value in enumerate(node.inputs):
-            if value in before and is_float(value):
+            if value is not None and value in before and is_float(value):
                 wanted.append(Wanted(node, index, before[value]))
     return wanted
 
@@ -123,7 +123,7 @@ def _nodes_of_subgraphs(model: ir.Model) -> list[ir.Node]:
 
 
 def _notes(why: Why, dtype: ir.DataType) -> list[Note]:
-    """One note per reason's first words would be long; one per reason, with its nodes."""
+    """One note per reason, with all its nodes and the first of them in words."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in why.items():
         by_reason.setdefault(reason, []).append(node.name or node.op_type)
