@@ -192,6 +192,11 @@ def _check_external_data(model: ir.Model, file: Path) -> None:
                     f"{file}: external data file {where.name!r} of {name!r} is missing; copy it "
                     "beside the model."
                 )
+            if resolved.stat().st_nlink > 1:
+                raise ModelError(
+                    f"{file}: external data file {where.name!r} has several hard links, which is "
+                    "refused because another path could change it; copy the file."
+                )
             need = (tensor.offset or 0) + math.ceil(
                 math.prod(tensor.shape.numpy()) * tensor.dtype.itemsize
             )
@@ -202,7 +207,10 @@ def _check_external_data(model: ir.Model, file: Path) -> None:
                 )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """What the innermost error says: the ones around it only say where they were."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
 

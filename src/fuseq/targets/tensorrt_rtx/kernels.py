@@ -24,6 +24,7 @@ _POOLS = frozenset({"maxpool", "avgpool", "pooling", "pool"})
 _NORMALIZATIONS = frozenset(
     {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"}
 )
+_PRODUCT_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8", "int8", "fp4"})
 _MOVES = frozenset({"Transpose", "Reshape", "Slice", "Split", "Concat", "Expand", "Gather", "Pad"})
 
 
@@ -45,7 +46,7 @@ def kernels_of(
 def _kernel(layer: Layer, op_types: Mapping[str, str], lines: Mapping[str, str]) -> Kernel:
     operators = {op_types.get(node, "") for node in layer.nodes}
     kind = _type(layer, operators)
-    operands = [tensor for tensor in layer.inputs if tensor.shape]
+    operands = [tensor for tensor in layer.inputs if tensor.dtype in _PRODUCT_DTYPES]
     product = kind in (KernelType.CONVOLUTION, KernelType.GEMM, KernelType.ATTENTION)
     return Kernel(
         name=layer.name,
@@ -101,7 +102,7 @@ def _same_dtype(layer: Layer) -> bool:
 def _flops(layer: Layer, kind: KernelType) -> int:
     """Two per multiply-add.
 
-    Attention: Q [B, M, D] x K [B, D, N], then [B, M, N] x V [B, N, E]: 2 B M N (D + E).
+    Attention: Q [B, M, E] x K [B, E, N], then [B, M, N] x V [B, N, E]: 4 B M N E.
     Convolution: every output element is a dot product over C/groups x kernel elements; a transposed
     one visits every input element instead.
     """
@@ -109,8 +110,7 @@ def _flops(layer: Layer, kind: KernelType) -> int:
         return 0
     first, out = layer.inputs[0].shape, layer.outputs[0].shape
     if kind is KernelType.ATTENTION:
-        batch, rows, depth = math.prod(first[:-2]), first[-2], first[-1]
-        return 2 * batch * rows * _keys(layer, depth) * (depth + out[-1])
+        return _attention_flops(layer, out)
     if kind is KernelType.CONVOLUTION and layer.type != "runtime_fusion":
         weight = next((t.shape for t in _weights(layer) if len(t.shape) > 2), None)
         if weight is None and len(layer.inputs) > 1:
@@ -150,10 +150,24 @@ def _operands(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return matrices[0], matrices[1], math.prod(matrices[0][:-2])
 
 
-def _keys(layer: Layer, depth: int) -> int:
-    """Number of keys: the axis of K that is not the head size."""
-    key = layer.inputs[1].shape if len(layer.inputs) > 1 else layer.inputs[0].shape
-    return key[-1] if key[-2] == depth else key[-2]
+def _attention_flops(layer: Layer, out: tuple[int, ...]) -> int:
+    """4 B M N E for out [B, M, E]: N keys come from the sizes of Q, K and V, in whatever order."""
+    batch = math.prod(out[:-2])
+    operands = [math.prod(tensor.shape) for tensor in _attention_operands(layer)]
+    if len(operands) < 3 or not math.prod(out):
+        return 0
+    keys = math.isqrt(math.prod(operands[:3]) // math.prod(out)) // (batch * out[-1])
+    return 4 * math.prod(out) * keys
+
+
+def _attention_operands(layer: Layer) -> list[LayerTensor]:
+    """Q, K and V: what has the batch of the output; masks are bool or broadcast over the heads."""
+    batch = math.prod(layer.outputs[0].shape[:-2])
+    return [
+        tensor
+        for tensor in layer.inputs
+        if tensor.dtype in _PRODUCT_DTYPES and math.prod(tensor.shape[:-2]) == batch
+    ]
 
 
 def _weights(layer: Layer) -> list[LayerTensor]:
