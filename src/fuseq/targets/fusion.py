@@ -73,6 +73,10 @@ class FusionRules:
             share one scale (``same``) or have their own (``own``).
         refused: Operators with weights that never run in the format: the reason.
         costs: What operators cost where ``pairs_on_outputs``; None plans all that can run.
+        depthwise_activations: Activations that a depthwise convolution of the format fuses; behind
+            another one it stays float. None: it fuses all that other convolutions fuse.
+        pool_inputs: Pooling operators that run in the format when their input has a pair and all
+            readers of their output read it quantized.
     """
 
     activation: Format
@@ -90,3 +94,5 @@ class FusionRules:
     data_ops: Mapping[str, Literal["same", "own"]]
     refused: Mapping[str, str]
     costs: OperatorCosts | None = None
+    depthwise_activations: frozenset[str] | None = None
+    pool_inputs: frozenset[str] = frozenset()
