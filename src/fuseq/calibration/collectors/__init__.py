@@ -26,24 +26,30 @@ _BY_HISTOGRAM: Mapping[str, Chooser] = {
 }
 
 
-def chooser_named(method: str, percentile: float = DEFAULT_PERCENTILE) -> Chooser | None:
+def chooser_named(method: str) -> Chooser | None:
     """How ``method`` chooses a range from a histogram; None for ``max``, which needs none.
 
     Raises:
-        OptionError: No method has that name, or the percentile is not in (0, 100].
+        OptionError: No method has that name, or the percentile is not in (50, 100].
     """
-    if method not in METHODS:
+    name, colon, number = method.partition(":")
+    if name not in METHODS or (colon and name != "percentile"):
         raise OptionError(
-            f"--method {method!r} is not a calibration method; choose one of {', '.join(METHODS)}."
+            f"--method {method!r} is not a calibration method; choose one of {', '.join(METHODS)}, "
+            "or percentile:99.9."
         )
+    if not colon:
+        return _BY_HISTOGRAM.get(name)
+    try:
+        percentile = float(number)
+    except ValueError:
+        percentile = 0.0
     if not 50 < percentile <= 100:
         raise OptionError(
-            f"--percentile {percentile!r} is not above 50 and at most 100; usual values are 99.9 "
-            "to 99.999."
+            f"--method {method!r}: the percentile must be above 50 and at most 100; usual values "
+            "are 99.9 to 99.999."
         )
-    if method == "percentile":
-        return partial(percentile_range, percentile=percentile)
-    return _BY_HISTOGRAM.get(method)
+    return partial(percentile_range, percentile=percentile)
 
 
 __all__ = [

@@ -44,4 +44,4 @@ def _quantile(counts: np.ndarray, share: float, width: float) -> float:
     index = min(index, counts.size - 1)
     inside = float(counts[index])
     rest = wanted - float(below[index] - counts[index])
-    return max((index + (rest / inside if inside else 1.0)) * width, width)
+    return float(max((index + (rest / inside if inside else 1.0)) * width, width))
