@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
+from fuseq.calibration.batches import Source
 from fuseq.calibration.bias import bias_scales
+from fuseq.calibration.image_presets import image_preset
 from fuseq.calibration.ranges import Problem, Range
-from fuseq.calibration.runner import collect
+from fuseq.calibration.runner import Collected, collect
 from fuseq.calibration.scales import Scale, Scales
-from fuseq.calibration.sources import Source, open_source
+from fuseq.calibration.sources import open_source
 from fuseq.calibration.tensor_scales import activation_scales, constant_scales
 from fuseq.errors import OptionError
 from fuseq.formats import format_named
@@ -75,7 +78,14 @@ def quantize(
     job = open_job(model, options)
     if plan is not None:
         check_fits(plan, job.model)
-    source = open_source(calib, job.model, limit=options.limit, seed=options.seed)
+    source = open_source(
+        calib,
+        job.model,
+        preset=image_preset(options.preset) if options.preset else None,
+        limit=options.limit,
+        shapes=job.profile.optimum,
+        seed=options.seed,
+    )
     result = _quantize(job, source, plan, report)
     if output is not None:
         save(result.model, output)
@@ -84,25 +94,26 @@ def quantize(
 
 def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Quantized:
     complete = plan or everything(job)
-    ranges = _measure(job, complete, source, report)
+    found = _measure(job, complete, source, report)
     job = dataclasses.replace(
-        job, magnitudes={name: span.amax for name, span in ranges.items() if span.amax}
+        job, magnitudes={name: span.amax for name, span in found.magnitudes.items()}
     )
-    complete, dropped = _without_unusable(complete, ranges)
+    complete = _without_unusable(complete, found.ranges)
     weights = constant_scales(complete, job.model, job.precision)
 
     def scales_for(candidate: Plan) -> dict[str, Scale]:
-        return _all_scales(candidate, weights, ranges, job.precision)
+        return _all_scales(candidate, weights, found.ranges, job)
 
     if plan is None:
         planned = choose(job, complete, scales_for, report)
     else:
         planned = choose(_as_it_is(job), complete, scales_for, report)
-    if job.options.method != "max":
-        ranges = {**ranges, **_refine(job, planned.plan, source, report)}
-        planned = dataclasses.replace(planned, trial=None)
-    notes = (*planned.notes, *source.notes, *dropped)
-    return _finish(job, planned, scales_for(planned.plan), notes)
+    notes = (*planned.notes, *found.notes)
+    if job.options.method == "max":
+        return _finish(job, planned, scales_for(planned.plan), notes)
+    refined = _refine(job, planned.plan, source, report)
+    scales = _all_scales(planned.plan, weights, refined.ranges, job)
+    return _finish(job, dataclasses.replace(planned, trial=None), scales, notes)
 
 
 def _finish(
@@ -142,29 +153,30 @@ def _check_output(
         raise OptionError(f"--output {file}: the folder {file.parent} is not writable.")
 
 
-def _measure(job: Job, plan: Plan, source: Source, report: Report) -> dict[str, Range]:
+def _measure(job: Job, plan: Plan, source: Source, report: Report) -> Collected:
     """Ranges of the plan's activations and magnitudes of all others, in one pass over the data."""
-    tensors = _calibrated(plan)
-    formats = {entry.tensor: format_named(entry.format) for entry in tensors}
-
-    def progress(done: int, total: int | None) -> None:
-        report("calibrate", done, total)
-
+    formats = {entry.tensor: format_named(entry.format) for entry in _calibrated(plan)}
     return collect(
-        job.model, list(formats), source, "max", formats=formats, progress=progress,
-        all_magnitudes=job.precision != "fp32",
-    )  # fmt: skip
+        job.model,
+        formats,
+        source,
+        "max",
+        formats=formats,
+        all_tensors=job.precision == "fp16",
+        progress=functools.partial(report, "calibrate"),
+    )
 
 
-def _refine(job: Job, plan: Plan, source: Source, report: Report) -> dict[str, Range]:
+def _refine(job: Job, plan: Plan, source: Source, report: Report) -> Collected:
     """Ranges by the asked method, of the tensors that are really quantized."""
     formats = {entry.tensor: format_named(entry.format) for entry in _calibrated(plan)}
-
-    def progress(done: int, total: int | None) -> None:
-        report(f"calibrate ({job.options.method})", done, total)
-
     return collect(
-        job.model, list(formats), source, job.options.method, formats=formats, progress=progress
+        job.model,
+        formats,
+        source,
+        job.options.method,
+        formats=formats,
+        progress=functools.partial(report, f"calibrate ({job.options.method})"),
     )
 
 
@@ -175,26 +187,21 @@ def _calibrated(plan: Plan) -> list[QuantizedTensor]:
     ]
 
 
-def _without_unusable(plan: Plan, ranges: Mapping[str, Range]) -> tuple[Plan, tuple[str, ...]]:
+def _without_unusable(plan: Plan, ranges: Mapping[str, Range]) -> Plan:
     """Leave regions in float whose tensors gave no scale: always zero, never seen, not finite."""
     reasons: dict[str, str] = {}
-    notes: dict[str, str] = {}
     for entry in _calibrated(plan):
         problem = ranges[entry.tensor].problem if entry.tensor in ranges else Problem.NEVER_SEEN
         if problem is not None:
             reasons[entry.region] = f"float: {entry.tensor} is {problem.value} in calibration"
-            notes[entry.tensor] = (
-                f"{entry.tensor} is {problem.value} in the calibration data; {entry.region} stays "
-                "float. Use data that exercises it if that is wrong."
-            )
-    return plan.without(reasons, reasons), tuple(notes.values())
+    return plan.without(reasons, reasons)
 
 
 def _all_scales(
-    plan: Plan, weights: Mapping[str, Scale], ranges: Mapping[str, Range], precision: str
+    plan: Plan, weights: Mapping[str, Scale], ranges: Mapping[str, Range], job: Job
 ) -> dict[str, Scale]:
-    scales = {**weights, **activation_scales(plan, ranges, precision)}
-    return {**scales, **bias_scales(plan, scales)}
+    scales = {**weights, **activation_scales(plan, ranges, job.precision)}
+    return {**scales, **bias_scales(plan, scales, job.model)}
 
 
 def _as_it_is(job: Job) -> Job:

@@ -12,6 +12,7 @@ from fuseq.cli.console import output, print_json, print_notes, progress
 from fuseq.planning import plan
 from fuseq.report.numbers import engine_numbers
 from fuseq.report.terminal import engine_table, plan_table
+from fuseq.targets.base import Engine
 
 
 @click.command("plan")
@@ -32,7 +33,7 @@ def plan_command(
         planned = plan(model, options, report)
     if plan_out:
         planned.plan.save(plan_out)
-    rows = (
+    rows: tuple[tuple[str, Engine | None], ...] = (
         (planned.plan.precision, planned.float_engine),
         (planned.plan.format, planned.trial.engine if planned.trial else None),
     )

@@ -138,7 +138,7 @@ def _product_flops(layer: Layer, out: tuple[int, ...]) -> int:
 def _operands(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shapes of both operands, and the batch counted once too often in their sizes' product."""
     out = math.prod(layer.outputs[0].shape)
-    weight = next((t.shape for t in _weights(layer) if len(t.shape) > 1 and math.prod(t.shape)), ())
+    weight: tuple[int, ...] = next((t.shape for t in _weights(layer) if len(t.shape) > 1), ())
     if math.prod(weight) > max(layer.outputs[0].shape):
         for tensor in layer.inputs:
             product = math.prod(tensor.shape) * math.prod(weight) * out
