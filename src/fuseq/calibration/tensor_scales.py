@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from fuseq.calibration.limits import clip_range, scale_within
 from fuseq.calibration.ranges import EMPTY, Range
 from fuseq.calibration.scales import Scale, activation_scale, weight_scales
 from fuseq.errors import PlanError
@@ -56,7 +57,8 @@ def constant_scales(
 def activation_scales(plan: Plan, ranges: Mapping[str, Range], precision: str) -> dict[str, Scale]:
     """Scales of the plan's activations by group, from the union of the members' ranges.
 
-    A known range (softmax: 1) is used as it is. Zero points are for asymmetric formats.
+    A known range (softmax: 1) is used as it is; limits (ReLU6: 0 and 6) cut a range, and keep an
+    asymmetric scale inside. Zero points are for asymmetric formats.
     """
     scales = {}
     for group, entries in plan.groups().items():
@@ -65,8 +67,12 @@ def activation_scales(plan: Plan, ranges: Mapping[str, Range], precision: str) -
         span = EMPTY
         for entry in entries:
             span = span.union(_range(entry, ranges))
-        fmt = format_named(entries[0].format)
+        fmt, limits = format_named(entries[0].format), entries[0].limits
+        if limits is not None:
+            span = clip_range(span, limits)
         scale, zero_point = activation_scale(span.minimum, span.maximum, fmt, STORED_AS[precision])
+        if limits is not None and not fmt.symmetric:
+            scale = scale_within(scale, zero_point, fmt, limits)
         scales[group] = Scale(scale, None if fmt.symmetric else zero_point, fmt.name)
     return scales
 

@@ -4,7 +4,8 @@ Cases:
 1. An activation gets one QuantizeLinear and one DequantizeLinear, shared by all planned readers;
    the other readers keep the float tensor.
 2. A weight is stored in its format behind DequantizeLinear alone. Where the initializer has float
-   readers too, it is kept for them.
+   readers too, it is kept for them. Beside asymmetric activations its zero point 0 is written out:
+   ONNX Runtime 1.32 makes no QGemm of a Gemm that writes float without it (optimized).
 3. A bias becomes INT32 with scale = input scale x weight scale, as integer kernels add it
    (ONNX operator QLinearConv, input ``B``).
 4. A planned reader with node "" is the model's own output of that number.
@@ -42,6 +43,7 @@ def insert_qdq(
     nodes = {node.name or "": node for node in graph}
     values = _values_by_name(graph)
     served: dict[str, tuple[str, ...]] = {}
+    is_asymmetric = any(not _is_symmetric(entry) for entry in plan.tensors)
     for entries in _by_tensor(plan.tensors):
         entry = entries[0]
         value = values.get(entry.tensor)
@@ -51,7 +53,8 @@ def insert_qdq(
         if entry.kind == "activation":
             inserted = _quantize_activation(graph, value, entry, scale, names)
         else:
-            inserted = [_store_constant(graph, value, entry, scale, names)]
+            zero = _zero_point(entry, scale) if is_asymmetric and entry.kind == "weight" else None
+            inserted = [_store_constant(graph, value, entry, scale, zero, names)]
         for use in dict.fromkeys(use for other in entries for use in other.uses):
             _rewire(graph, nodes, use, inserted[-1].outputs[0], entry)
         regions = tuple(dict.fromkeys(other.region for other in entries))
@@ -77,6 +80,10 @@ def _scale_for(entry: QuantizedTensor, scales: Mapping[str, Scale]) -> Scale:
             f"no scale for group {entry.group!r} ({entry.tensor!r}); calibrate the plan's tensors."
         )
     return scale
+
+
+def _is_symmetric(entry: QuantizedTensor) -> bool:
+    return entry.kind != "activation" or format_named(entry.format).symmetric
 
 
 def _quantize_activation(
@@ -106,7 +113,12 @@ def _quantize_activation(
 
 
 def _store_constant(
-    graph: ir.Graph, value: ir.Value, entry: QuantizedTensor, scale: Scale, names: set[str]
+    graph: ir.Graph,
+    value: ir.Value,
+    entry: QuantizedTensor,
+    scale: Scale,
+    zero_point: np.ndarray | None,
+    names: set[str],
 ) -> ir.Node:
     tensor = value.const_value
     if tensor is None:
@@ -124,6 +136,8 @@ def _store_constant(
         quantized,
         _constant(graph, scale.scale, _fresh(f"{base}_scale", names)),
     ]
+    if zero_point is not None:
+        inputs.append(_constant(graph, zero_point, _fresh(f"{base}_zero_point", names)))
     attributes = [] if entry.axis is None else [ir.AttrInt64("axis", entry.axis)]
     dequantize = ir.Node(
         "", "DequantizeLinear", inputs, attributes, name=_fresh(f"{base}_dequantize", names)

@@ -63,6 +63,10 @@ def plan_everything(
         options: The user's choices.
     """
     options = options or PlanOptions()
+    if rules.pairs_on_outputs:
+        from fuseq.placement.integer_domain import plan_integers  # noqa: PLC0415 (imports this)
+
+        return plan_integers(model, rules, target, user_format, precision, options)
     matches = [found for node in model.graph if (found := weighted(node)) is not None]
     blocked = blocked_by_user(model.graph, matches, options)
     merged = _merged_inputs(matches, rules, blocked)
@@ -93,7 +97,7 @@ def _weighted_draft(
     tail = epilogue(node)
     pattern = pattern_of(match)
     nodes = (name, *(step.name or "" for step in tail))
-    refusal = blocked.get(name) or _refusal(match, rules)
+    refusal = blocked.get(name) or refusal_of(match, rules)
     if refusal:
         return Draft(Region(name, pattern, nodes, False, f"float: {refusal}"))
     why = f"the {pattern} {name} runs in {rules.activation.name}"
@@ -124,7 +128,8 @@ def pattern_of(match: Weighted) -> str:
     return "linear"
 
 
-def _refusal(match: Weighted, rules: FusionRules) -> str:
+def refusal_of(match: Weighted, rules: FusionRules) -> str:
+    """Why no kernel of the target runs a node with weights in the format; "" if one does."""
     node = match.node
     if node.op_type in rules.refused:
         return rules.refused[node.op_type]

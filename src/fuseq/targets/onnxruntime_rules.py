@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from fuseq.formats import Format
-from fuseq.targets.fusion import FusionRules
+from fuseq.targets.fusion import FusionRules, OperatorCosts
 
 _CONV_TRANSPOSE = (
     "ONNX Runtime's CPU provider has no integer ConvTranspose "
@@ -93,7 +93,9 @@ ABSORBED: tuple[str, ...] = ("Relu", "Clip")
 """Vanish into the QuantizeLinear behind them (condition 2 above), behind any fused operator."""
 
 
-def rules_for(activation: Format, weight: Format) -> FusionRules:
+def rules_for(
+    activation: Format, weight: Format, costs: OperatorCosts | None = None
+) -> FusionRules:
     """Rules of the integer kernels; ``activation`` is uint8, ``weight`` int8 or int7.
 
     - Per-channel weight scales cost nothing: QLinearConv, QGemm, QLinearMatMul and
@@ -102,6 +104,8 @@ def rules_for(activation: Format, weight: Format) -> FusionRules:
     - A convolution without a pair on its output stays float (optimized: three DequantizeLinear and
       Conv); Gemm and MatMul need none and then write float.
     - Products of two activations and Softmax have integer kernels, which attention does not repay.
+
+    ``costs`` tell which of them pay (:mod:`fuseq.targets.onnxruntime.costs`); None plans all.
     """
     data_ops: dict[str, Literal["same", "own"]] = {}
     data_ops.update(dict.fromkeys(DATA_OPS_SAME_SCALE, "same"))
@@ -121,6 +125,7 @@ def rules_for(activation: Format, weight: Format) -> FusionRules:
         min_conv_channels=1,
         data_ops=data_ops,
         refused={"ConvTranspose": _CONV_TRANSPOSE},
+        costs=costs,
     )
 
 
