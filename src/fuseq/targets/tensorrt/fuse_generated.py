@@ -1,0 +1,182 @@
+"""Step 6: the ML compiler generates one kernel for connected pointwise ops, normalizations, Q and DQ.
+
+Sources: layer lists of TensorRT 10.10 in https://github.com/NVIDIA/TensorRT/issues/4397 (the residual
+Add and the LayerNorm behind it are one ``kgen``; bias and activation belong to the GEMM) and of
+TensorRT-RTX 1.7, which has the same compiler (LayerNorm, GELU, bias and residual kernels write the
+quantized values themselves). Numbered cases:
+
+1. A node joins a generated kernel that makes one of its inputs, if all its other inputs exist
+   before that kernel starts (so no cycle can arise).
+2. A kernel holds one row operation (normalization, softmax, reduction); what follows it in another
+   row operation starts a new kernel.
+3. A node also joins a kernel that reads the same tensor (Q, K and V slices of one product).
+4. Transposes and slices between products are views: products read and write any strides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import onnx_ir as ir
+
+from fuseq.targets.base import KernelType
+from fuseq.targets.tensorrt.layers import NO_KERNEL, Layer, Network
+from fuseq.targets.tensorrt.operators import (
+    NORMALIZATIONS,
+    POINTWISE,
+    REDUCTIONS,
+    SOFTMAXES,
+    VIEWS,
+)
+from fuseq.targets.tensorrt.quantization import is_dequantize, is_quantize
+
+_ROW_OPERATIONS = NORMALIZATIONS | SOFTMAXES | REDUCTIONS
+_STRIDED = frozenset({"Transpose", "Slice"})
+_PRODUCTS = frozenset({KernelType.GEMM, KernelType.ATTENTION})
+
+
+@dataclasses.dataclass
+class _Kernel:
+    """A generated kernel as it grows."""
+
+    layer: Layer
+    first: int
+    elements: int
+    has_row_operation: bool = False
+
+
+def fuse_generated(network: Network) -> None:
+    """Grow kernels in graph order over the nodes of the generated regions."""
+    _make_views(network)
+    position = {node: number for number, node in enumerate(network.graph)}
+    kernels: dict[Layer, _Kernel] = {}
+    by_root: dict[ir.Value, list[_Kernel]] = {}
+    for node in network.graph:
+        if node not in network.generated or not network.is_single(node):
+            continue
+        if network.owner[node].is_free or not _joins(node):
+            continue
+        roots = _roots(network, node)
+        near = [kernel for root in roots for kernel in by_root.get(root, [])]
+        makers = {network.owner[p] for root in roots if (p := root.producer()) in network.owner}
+        near += [kernels[layer] for layer in makers if layer in kernels]
+        kernel = _home(network, node, near, position)
+        if kernel is None:
+            layer = network.owner[node]
+            layer.word = "kgen"
+            kernel = kernels[layer] = _Kernel(layer, position[node], _elements(node))
+        else:
+            network.absorb(kernel.layer, [node])
+        for root in roots:
+            by_root.setdefault(root, []).append(kernel)
+        kernel.has_row_operation |= node.op_type in _ROW_OPERATIONS
+    for kernel in kernels.values():
+        kernel.layer.type = _type(kernel.layer)
+
+
+def _joins(node: ir.Node) -> bool:
+    return (
+        node.op_type in POINTWISE
+        or node.op_type in _ROW_OPERATIONS
+        or node.op_type == "Transpose"
+        or is_quantize(node)
+        or is_dequantize(node)
+    )
+
+
+def _home(
+    network: Network, node: ir.Node, near: list[_Kernel], position: dict[ir.Node, int]
+) -> _Kernel | None:
+    """The latest kernel that the node may join (cases 1 to 3)."""
+    best: _Kernel | None = None
+    for kernel in near:
+        if node.op_type in _ROW_OPERATIONS and kernel.has_row_operation:  # case 2
+            continue
+        if kernel.elements != _elements(node):
+            continue
+        if not all(_exists_before(network, v, kernel, position) for v in _roots(network, node)):
+            continue
+        if best is None or kernel.first > best.first:
+            best = kernel
+    return best
+
+
+def _exists_before(
+    network: Network, value: ir.Value, kernel: _Kernel, position: dict[ir.Node, int]
+) -> bool:
+    producer = value.producer()
+    owner = network.owner.get(producer) if producer is not None else None
+    if producer is None or owner is kernel.layer:
+        return True
+    nodes = owner.nodes if owner is not None else [producer]
+    return max(position[other] for other in nodes) < kernel.first
+
+
+def _roots(network: Network, node: ir.Node) -> list[ir.Value]:
+    """Computed inputs, seen through views."""
+    found = []
+    for value in node.inputs:
+        if value is not None and value not in network.constants:
+            found.append(root_of(network, value))
+    return found
+
+
+def root_of(network: Network, value: ir.Value) -> ir.Value:
+    """The tensor that ``value`` is a view of."""
+    while True:
+        producer = value.producer()
+        if producer is None or producer not in network.owner:
+            return value
+        source = producer.inputs[0] if producer.inputs else None
+        if not network.owner[producer].is_free or source is None or producer.op_type == "Concat":
+            return value
+        value = source
+
+
+def _make_views(network: Network) -> None:
+    """Case 4: strided moves that only products read, directly or through views."""
+    for node in reversed(list(network.graph)):
+        if node not in network.generated or not network.is_single(node):
+            continue
+        if node.op_type == "Slice" or (
+            node.op_type in _STRIDED and _read_by_products(network, node)
+        ):
+            network.owner[node].word = NO_KERNEL
+
+
+def _read_by_products(network: Network, node: ir.Node) -> bool:
+    value = node.outputs[0]
+    if value.is_graph_output():
+        return False
+    for use in value.uses():
+        owner = network.owner.get(use.node)
+        if owner is None or not (owner.type in _PRODUCTS or owner.is_free):
+            return False
+        if owner.is_free and use.node.op_type in VIEWS and not _read_by_products(network, use.node):
+            return False
+    return True
+
+
+def _elements(node: ir.Node) -> int:
+    """Elements that the kernel walks over: of its first input for a reduction, else of its output."""
+    value = node.inputs[0] if node.op_type in REDUCTIONS else node.outputs[0]
+    shape = value.shape if value is not None else None
+    if shape is None or not shape.is_static():
+        return -1
+    return math.prod(int(size) for size in shape.numpy())
+
+
+def _type(layer: Layer) -> KernelType:
+    operators = {node.op_type for node in layer.nodes}
+    if operators & NORMALIZATIONS:
+        return KernelType.NORMALIZATION
+    if operators & SOFTMAXES:
+        return KernelType.SOFTMAX
+    if operators & (POINTWISE - {"Cast"}) or operators & REDUCTIONS:
+        return KernelType.ELEMENTWISE
+    if "QuantizeLinear" in operators:
+        return KernelType.QUANTIZE
+    if "DequantizeLinear" in operators:
+        return KernelType.DEQUANTIZE
+    return KernelType.CAST if "Cast" in operators else KernelType.MOVE

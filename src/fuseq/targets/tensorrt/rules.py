@@ -1,0 +1,52 @@
+"""What full TensorRT fuses around Q/DQ, for the planner.
+
+Sources: TensorRT documentation, "Explicit Quantization", "Q/DQ Layer-Placement Recommendations"; the
+five ResNet-18 engines on an A100; `tests/targets/test_tensorrt_rules.py` repeats each entry with the
+fusion model.
+"""
+
+from __future__ import annotations
+
+from fuseq.formats import Format
+from fuseq.targets.fusion import FusionRules
+
+_INT8_ATTENTION = (
+    "TensorRT's fused INT8 attention has kernels for few sizes, and none was seen on Orin; attention "
+    "stays in one FP16 kernel"
+)
+_FP8_CHANNELS = 16
+_FP8_DEPTHWISE = "TensorRT has no FP8 kernels for depthwise convolutions"
+_HOPPER = 90
+
+
+def rules_for(fmt: Format, capability: int) -> FusionRules:
+    """Rules of the format on one GPU.
+
+    - Per-channel weight scales cost nothing ("per-tensor quantization for activations and per-channel
+      for weights", recommendation 7); FP8 GEMMs have them from Hopper on (TensorRT 10.6 release notes).
+    - Residual Add: the branch that is not fused is quantized (recommendation 4).
+    - The next Q fuses into a convolution, so pairs stand on inputs alone (recommendations 1 and 2).
+    - Average pooling is quantized by a pair on its input where its readers are quantized
+      (recommendation 5): the ResNet-18 engine with it is the fastest.
+    - A quantized depthwise convolution fuses Relu and Clip alone
+      (https://github.com/NVIDIA/TensorRT/issues/3205).
+    """
+    is_fp8 = fmt.is_float
+    return FusionRules(
+        activation=fmt,
+        weight=fmt,
+        conv_weights="channel",
+        linear_weights="tensor" if is_fp8 and capability < _HOPPER else "channel",
+        merges_linear=is_fp8 and capability < _HOPPER,
+        residual="identity",
+        pairs_on_outputs=False,
+        int32_bias=False,
+        attention="" if is_fp8 else _INT8_ATTENTION,
+        attention_key_multiple=1,
+        depthwise=_FP8_DEPTHWISE if is_fp8 else "",
+        min_conv_channels=_FP8_CHANNELS if is_fp8 else 1,
+        data_ops={},
+        refused={},
+        depthwise_activations=frozenset({"Relu", "Clip"}),
+        pool_inputs=frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"}),
+    )
