@@ -131,7 +131,11 @@ def _take_weights(model: ir.Model) -> dict[str, np.ndarray]:
     taken: dict[str, np.ndarray] = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes <= _INLINE_BYTES or tensor.dtype not in _HANDED_OVER:
+        if tensor is None:
+            continue
+        if tensor.nbytes <= _INLINE_BYTES or tensor.dtype not in _HANDED_OVER:
+            if isinstance(tensor, ir.ExternalTensor):  # a message in memory cannot refer to a file
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
             continue
         taken[name] = np.ascontiguousarray(tensor.numpy())
         value.const_value = ir.ExternalTensor(

@@ -131,7 +131,11 @@ def _without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     weights: dict[str, np.ndarray] = {}
     for name, value in stub.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes <= _INLINE_BYTES:
+        if tensor is None:
+            continue
+        if tensor.nbytes <= _INLINE_BYTES:
+            if isinstance(tensor, ir.ExternalTensor):  # a message in memory cannot refer to a file
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
             continue
         weights[name] = raw_array(tensor)
         value.const_value = ir.ExternalTensor(
