@@ -1,0 +1,1 @@
+"""How close a model's outputs are to another's: running over batches, and the measures."""
