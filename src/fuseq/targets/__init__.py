@@ -5,11 +5,12 @@ from __future__ import annotations
 from fuseq.errors import OptionError
 from fuseq.targets.base import Target, split_target
 
-COMPILERS = ("tensorrt-rtx", "onnxruntime")
+COMPILERS = ("tensorrt-rtx", "tensorrt", "onnxruntime")
 """Compilers that a target can name."""
 
 KNOWN_TARGETS = (
     *(f"tensorrt-rtx:sm{capability}" for capability in (75, 80, 86, 89, 120, 121)),
+    *(f"tensorrt:sm{capability}" for capability in (75, 80, 86, 89, 90, 120, 121)),
     "onnxruntime:cpu",
 )
 """Every target, as users write it."""
@@ -30,6 +31,10 @@ def parse_target(text: str, gpu: str | None = None) -> Target:
         from fuseq.targets.tensorrt_rtx import TensorRtRtx  # noqa: PLC0415
 
         return TensorRtRtx.parse(device, gpu)
+    if compiler == "tensorrt":
+        from fuseq.targets.tensorrt import TensorRtSimulated  # noqa: PLC0415
+
+        return TensorRtSimulated.parse(device, gpu)
     if compiler == "onnxruntime":
         from fuseq.targets.onnxruntime_cpu import OnnxRuntimeCpu  # noqa: PLC0415
 

@@ -24,7 +24,6 @@ import onnx_ir as ir
 
 from fuseq.targets.base import KernelType
 from fuseq.targets.tensorrt.builder import DP4A_CHANNELS
-from fuseq.targets.tensorrt.fuse_generated import root_of
 from fuseq.targets.tensorrt.layers import Layer, Network
 from fuseq.targets.tensorrt.quantization import DTYPE_WORDS, FLOATS, WORDS
 from fuseq.targets.tensorrt.storage import (
@@ -74,8 +73,6 @@ def assign(network: Network, layers: list[Layer]) -> Assignment:
         if value not in network.constants:
             _settle(network, result, value, Storage(_declared(value), LINEAR), readers)
     for layer in layers:
-        if layer.is_free:
-            continue
         for value in network.outputs(layer):
             _settle(network, result, value, _given(network, result, layer, value, readers), readers)
     return result
@@ -92,10 +89,8 @@ def _readers(network: Network, layers: list[Layer]) -> dict[ir.Value, list[tuple
     """Layers that read each tensor, with the view through which they do."""
     found: dict[ir.Value, list[tuple[Layer, ir.Value]]] = {}
     for layer in layers:
-        if layer.is_free:
-            continue
         for value in network.runtime_inputs(layer):
-            found.setdefault(root_of(network, value), []).append((layer, value))
+            found.setdefault(network.root(value), []).append((layer, value))
     return found
 
 
@@ -124,7 +119,7 @@ def _settle(
         result.read[layer, value] = smallest if wish is None else wish
     for output in network.graph.outputs:
         public = Storage(_declared(output), LINEAR)
-        if root_of(network, output) is value and not public.is_free_from(made, shape):
+        if network.root(output) is value and not public.is_free_from(made, shape):
             name = output.name or ""
             result.reformats.setdefault(value, []).append(Reformat(value, made, public, name, True))
 
@@ -169,7 +164,7 @@ def _like_first(
 ) -> Storage | None:
     """A pointwise layer reads all its images in the storage of the first one made."""
     for other in network.runtime_inputs(layer):
-        root = root_of(network, other)
+        root = network.root(other)
         storage = result.read.get((layer, root))
         if root is not value and storage is not None and shape_of(root) == shape_of(value):
             return storage if storage != made else None
@@ -213,7 +208,7 @@ def _given_by_product(
             else product_storage(declared, channels, network.builder)
         )
     if not layer.operands:
-        data = result.read.get((layer, root_of(network, network.runtime_inputs(layer)[0])))
+        data = result.read.get((layer, network.root(network.runtime_inputs(layer)[0])))
         dtype = data.dtype if data is not None else _float(network, declared)
         is_linear = data is not None and data.layout == LINEAR
         return Storage(
@@ -232,14 +227,14 @@ def _weak_int8_output(
     network: Network, result: Assignment, layer: Layer, value: ir.Value, dtype: str
 ) -> str:
     """Cases 1 to 3."""
-    if any(root_of(network, output) is value for output in network.graph.outputs):
+    if any(network.root(output) is value for output in network.graph.outputs):
         return "fp32"
     data = layer.anchor.inputs[0]
     shape = shape_of(data) if data is not None else ()
     if len(shape) > 1 and shape[1] <= DP4A_CHANNELS:
         return "fp32"
     if layer.residual is not None:
-        storage = result.read.get((layer, root_of(network, layer.residual)))
+        storage = result.read.get((layer, network.root(layer.residual)))
         return storage.dtype if storage is not None else dtype
     return dtype
 
@@ -262,13 +257,13 @@ def _main_input(network: Network, result: Assignment, layer: Layer) -> Storage |
     found = [
         result.read[layer, root]
         for value in network.runtime_inputs(layer)
-        if (layer, root := root_of(network, value)) in result.read
+        if (layer, root := network.root(value)) in result.read
     ]
     return found[0] if found else None
 
 
 def _is_from_alone_dq(network: Network, value: ir.Value) -> bool:
-    producer = root_of(network, value).producer()
+    producer = network.root(value).producer()
     return producer is not None and network.owner[producer].type is KernelType.DEQUANTIZE
 
 

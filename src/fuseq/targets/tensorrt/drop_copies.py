@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from fuseq.targets.tensorrt.fuse_generated import root_of
 from fuseq.targets.tensorrt.layers import NO_KERNEL, Network
 
 
@@ -33,7 +32,7 @@ def drop_copies(network: Network) -> dict[ir.Value, ir.Value]:
 
 
 def _retarget(network: Network, node: ir.Node, homes: dict[ir.Value, ir.Value]) -> bool:
-    roots = [root_of(network, value) for value in node.inputs if value is not None]
+    roots = [network.root(value) for value in node.inputs if value is not None]
     free = all(
         root.producer() in network.owner
         and root not in homes

@@ -71,6 +71,7 @@ def fuse_generated(network: Network) -> None:
         for root in roots:
             by_root.setdefault(root, []).append(kernel)
         kernel.has_row_operation |= node.op_type in _ROW_OPERATIONS
+    _absorb_views(network)
     for kernel in kernels.values():
         kernel.layer.type = _type(kernel.layer)
 
@@ -118,20 +119,8 @@ def _roots(network: Network, node: ir.Node) -> list[ir.Value]:
     found = []
     for value in node.inputs:
         if value is not None and value not in network.constants:
-            found.append(root_of(network, value))
+            found.append(network.root(value))
     return found
-
-
-def root_of(network: Network, value: ir.Value) -> ir.Value:
-    """The tensor that ``value`` is a view of."""
-    while True:
-        producer = value.producer()
-        if producer is None or producer not in network.owner:
-            return value
-        source = producer.inputs[0] if producer.inputs else None
-        if not network.owner[producer].is_free or source is None or producer.op_type == "Concat":
-            return value
-        value = source
 
 
 def _make_views(network: Network) -> None:
@@ -143,6 +132,20 @@ def _make_views(network: Network) -> None:
             node.op_type in _STRIDED and _read_by_products(network, node)
         ):
             network.owner[node].word = NO_KERNEL
+
+
+def _absorb_views(network: Network) -> None:
+    """A view that leads from a kernel back into the same kernel alone is inside it."""
+    for node in reversed(list(network.graph)):
+        if not network.is_single(node) or not network.owner[node].is_free:
+            continue
+        value = node.outputs[0]
+        producer = network.root(value).producer()
+        home = network.owner.get(producer) if producer is not None else None
+        if home is None or home.word != "kgen" or value.is_graph_output() or not value.uses():
+            continue
+        if all(network.owner.get(use.node) is home for use in value.uses()):
+            network.absorb(home, [node])
 
 
 def _read_by_products(network: Network, node: ir.Node) -> bool:

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from fuseq.targets.base import Kernel, KernelType, TensorInfo
 from fuseq.targets.tensorrt.assign import Assignment, Reformat, shape_of
 from fuseq.targets.tensorrt.builder import DP4A_CHANNELS
-from fuseq.targets.tensorrt.fuse_generated import root_of
 from fuseq.targets.tensorrt.layers import Layer, Network
 from fuseq.targets.tensorrt.operators import CONVOLUTIONS, PRODUCTS
 from fuseq.targets.tensorrt.prepare import origin
@@ -43,8 +42,6 @@ def kernels_of(
     for value in network.graph.inputs:
         made.extend(_reformat(each, homes) for each in storages.reformats.get(value, []))
     for layer in layers:
-        if layer.is_free:
-            continue
         made.append(_kernel(network, layer, storages, homes, lines))
         for value in network.outputs(layer):
             made.extend(_reformat(each, homes) for each in storages.reformats.get(value, []))
@@ -82,7 +79,7 @@ def _inputs(
     """What it reads: through a slice, the slice alone; a tensor read twice moves once."""
     seen: set[ir.Value] = set()
     for view in network.runtime_inputs(layer):
-        root = root_of(network, view)
+        root = network.root(view)
         storage = storages.read.get((layer, root), storages.made.get(root))
         if storage is None:
             continue

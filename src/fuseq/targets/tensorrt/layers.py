@@ -33,6 +33,7 @@ class Layer:
         type: What it does.
         word: TensorRT's layer type (``CaskConvolution``, ``PointWiseV2`` ...).
         nodes: Nodes that run in it; the anchor is one of them.
+        order: Number of the anchor in the graph.
         operands: Format of the operands of its products and of the data of its pools and pointwise
             layers when they are quantized: ``int8``, ``fp8``; "" for float.
         residual: The value that a fused Add takes besides the product, if there is one.
@@ -43,6 +44,7 @@ class Layer:
     type: KernelType
     word: str
     nodes: list[ir.Node]
+    order: int
     operands: str = ""
     residual: ir.Value | None = None
     has_activation: bool = False
@@ -112,32 +114,53 @@ class Network:
             if value.is_graph_output() or any(use.node not in inside for use in value.uses())
         ]
 
+    def root(self, value: ir.Value) -> ir.Value:
+        """The tensor that ``value`` is a view of; a Concat without a copy is a tensor of its own."""
+        while True:
+            producer = value.producer()
+            if producer is None or producer not in self.owner or producer.op_type == "Concat":
+                return value
+            source = producer.inputs[0] if producer.inputs else None
+            if not self.owner[producer].is_free or source is None:
+                return value
+            value = source
+
+    def makers(self, value: ir.Value) -> list[Layer]:
+        """Layers that launch something and must be done before ``value`` can be read."""
+        producer = self.root(value).producer()
+        if producer is None or producer not in self.owner:
+            return []
+        layer = self.owner[producer]
+        if not layer.is_free:
+            return [layer]
+        inputs = [source for source in producer.inputs if source is not None]
+        return [maker for source in inputs for maker in self.makers(source)]
+
     def ordered(self) -> list[Layer]:
-        """Layers in an order in which each finds its inputs made; ties as in the graph."""
+        """Layers that launch something, each behind those it reads from; ties as in the graph."""
         position = {node: number for number, node in enumerate(self.graph)}
         layers = list(dict.fromkeys(self.owner[node] for node in self.graph if node in self.owner))
-        key = {layer: max(position[node] for node in layer.nodes) for layer in layers}
-        waits: dict[Layer, set[Layer]] = {layer: set() for layer in layers}
-        feeds: dict[Layer, set[Layer]] = {layer: set() for layer in layers}
+        layers = [layer for layer in layers if not layer.is_free]
+        rank = {layer: max(position[node] for node in layer.nodes) for layer in layers}
+        waits = {
+            layer: {m for v in self.runtime_inputs(layer) for m in self.makers(v)} - {layer}
+            for layer in layers
+        }
+        feeds: dict[Layer, list[Layer]] = {layer: [] for layer in layers}
         for layer in layers:
-            for value in self.runtime_inputs(layer):
-                producer = value.producer()
-                if producer is not None and producer in self.owner:
-                    waits[layer].add(self.owner[producer])
-                    feeds[self.owner[producer]].add(layer)
-        ready = [
-            (key[layer], number, layer) for number, layer in enumerate(layers) if not waits[layer]
-        ]
+            for maker in waits[layer]:
+                feeds[maker].append(layer)
+        ready = [(rank[layer], layer.order) for layer in layers if not waits[layer]]
+        by_order = {layer.order: layer for layer in layers}
         heapq.heapify(ready)
-        numbers = {layer: number for number, layer in enumerate(layers)}
         result = []
         while ready:
-            _, _, layer = heapq.heappop(ready)
+            layer = by_order[heapq.heappop(ready)[1]]
             result.append(layer)
             for reader in feeds[layer]:
                 waits[reader].discard(layer)
                 if not waits[reader]:
-                    heapq.heappush(ready, (key[reader], numbers[reader], reader))
+                    heapq.heappush(ready, (rank[reader], reader.order))
         assert len(result) == len(layers), "a rule fused layers into a cycle"
         return result
 
@@ -146,14 +169,14 @@ def network_of(graph: ir.Graph, builder: Builder) -> Network:
     """One layer a node, but for nodes whose result is known at build time."""
     constants: set[ir.Value] = set(graph.initializers.values())
     owner: dict[ir.Node, Layer] = {}
-    for node in graph:
+    for number, node in enumerate(graph):
         reads = [value for value in node.inputs if value is not None]
         is_known = bool(reads) and all(value in constants for value in reads)
         if is_known or node.op_type == "Constant":
             constants.update(node.outputs)
         else:
             kind, word = _kind_of(node)
-            owner[node] = Layer(node, kind, word, [node])
+            owner[node] = Layer(node, kind, word, [node], number)
     return Network(graph, builder, constants, owner)
 
 

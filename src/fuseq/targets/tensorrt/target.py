@@ -17,8 +17,8 @@ from fuseq.targets.tensorrt.builder import Builder, Typing
 from fuseq.targets.tensorrt.rules import rules_for
 from fuseq.targets.tensorrt.simulate import simulate
 
-CAPABILITIES = (75, 80, 86, 87, 89, 90, 100, 120, 121)
-"""Compute capabilities that TensorRT 10 and 11 build for and the GPU table knows or approximates."""
+CAPABILITIES = (75, 80, 86, 89, 90, 120, 121)
+"""Compute capabilities that TensorRT 10 and 11 build for and the GPU table has numbers of."""
 
 SIMULATED = (
     "predicted by fuseq's fusion model of TensorRT, not by the compiler: layer list and times are "
