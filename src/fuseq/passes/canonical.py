@@ -15,7 +15,9 @@ from fuseq.passes.flat_transpose import merge_flat_transposes
 from fuseq.passes.names import fix_names
 from fuseq.passes.opset import raise_opset
 from fuseq.passes.shapes import infer_shapes
+from fuseq.passes.sibling_linears import merge_sibling_linears
 from fuseq.passes.subgraphs import note_subgraphs
+from fuseq.passes.unbind import split_unbound_heads
 
 Step = Callable[[ir.Model], list[str]]
 
@@ -25,6 +27,8 @@ STEPS: tuple[Step, ...] = (
     note_subgraphs,
     remove_dropouts,
     fold_constants,
+    split_unbound_heads,
+    merge_sibling_linears,
     merge_flat_transposes,
     merge_attention_scales,
     infer_shapes,
