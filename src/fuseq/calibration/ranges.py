@@ -54,9 +54,13 @@ class Range:
             return other
         return Range(min(self.minimum, other.minimum), max(self.maximum, other.maximum))
 
+    def within(self, low: float, high: float) -> Range:
+        """The range after its values saturate at ``low`` and ``high``."""
+        return Range(min(max(self.minimum, low), high), max(min(self.maximum, high), low))
+
     def clipped(self, threshold: float) -> Range:
-        """The part within ``[-threshold, threshold]``."""
-        return Range(max(self.minimum, -threshold), min(self.maximum, threshold))
+        """The range after its values saturate at ``-threshold`` and ``threshold``."""
+        return self.within(-threshold, threshold)
 
 
 EMPTY = Range(math.inf, -math.inf)

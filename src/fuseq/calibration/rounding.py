@@ -52,7 +52,8 @@ def quantize_array(
     for top in range(0, rows.shape[0], high):
         for left in range(0, rows.shape[1], wide):
             part = (slice(top, top + high), slice(left, left + wide))
-            ratio = np.divide(rows[part], scales[part[0]], order="C")
+            with np.errstate(over="ignore"):  # an infinite ratio saturates as it should
+                ratio = np.divide(rows[part], scales[part[0]], order="C")
             if fmt.is_float:
                 out[part] = _round_float(ratio, fmt)
             else:

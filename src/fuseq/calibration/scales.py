@@ -65,9 +65,9 @@ class Scales(Mapping[str, Scale]):
         arrays: dict[str, np.ndarray] = {}
         entries: list[dict[str, Any]] = []
         for number, (group, scale) in enumerate(self.by_group.items()):
-            arrays[f"{number}.scale"] = np.ascontiguousarray(scale.scale, dtype=np.float32)
+            arrays[f"{number}.scale"] = np.array(scale.scale, dtype=np.float32, order="C")
             if scale.zero_point is not None:
-                zero_point = np.ascontiguousarray(scale.zero_point, dtype=np.int32)
+                zero_point = np.array(scale.zero_point, dtype=np.int32, order="C")
                 arrays[f"{number}.zero_point"] = zero_point
             entries.append({"group": group, "format": scale.format, "axis": scale.axis})
         text = json.dumps({"version": SCALES_VERSION, "groups": entries})

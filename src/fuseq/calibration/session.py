@@ -56,7 +56,7 @@ class FloatSession:
             CalibrationError: ONNX Runtime refused it, with its own words.
         """
         feeds = {
-            name: np.ascontiguousarray(array, dtype=self.input_types[name])
+            name: np.asarray(array, dtype=self.input_types[name], order="C")
             for name, array in batch.items()
         }
         try:

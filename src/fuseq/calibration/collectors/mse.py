@@ -47,7 +47,7 @@ def mse_range(histogram: Histogram, fmt: Format) -> Range:
     high *= _best_factor(lambda f: errors(np.full(f.shape, low), f * high))
     if low < 0:
         low *= _best_factor(lambda f: errors(f * low, np.full(f.shape, high)))
-    return Range(max(histogram.range.minimum, low), min(histogram.range.maximum, high))
+    return histogram.range.within(low, high)
 
 
 def squared_errors(

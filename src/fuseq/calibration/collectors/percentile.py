@@ -30,10 +30,7 @@ def percentile_range(
     cut = (1 - keep) / 2
     low = histogram.amax - _quantile(signed[::-1], 1 - cut, histogram.width)
     high = _quantile(signed, 1 - cut, histogram.width) - histogram.amax
-    return Range(
-        max(histogram.range.minimum, min(low, 0.0)),
-        min(histogram.range.maximum, max(high, 0.0)),
-    )
+    return histogram.range.within(min(low, -histogram.width), max(high, histogram.width))
 
 
 def _quantile(counts: np.ndarray, share: float, width: float) -> float:
