@@ -196,3 +196,23 @@ def test_rules_can_be_changed_as_data() -> None:
     rules = dataclasses.replace(rules_for(INT8), conv_weights="channel")
     plan = plan_everything(conv_net(), rules, target="t:x", user_format="int8", precision="fp16")
     assert {t.axis for t in plan.tensors if t.kind == "weight"} == {0}
+
+
+def test_a_product_that_is_split_afterwards_has_one_scale() -> None:
+    model = named(
+        from_text(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[2, 8] x) => (float[2, 8] a, float[2, 8] b)
+            <int64[2] sizes = {8, 8}>
+            {
+              m = MatMul(x, w)
+              s = Add(m, bias)
+              a, b = Split <axis = -1> (s, sizes)
+            }""",
+            w=normal(8, 16),
+            bias=normal(16),
+        )
+    )
+    (weight,) = [t for t in _plan(model).tensors if t.kind == "weight"]
+    assert weight.axis is None
+    assert "its output is split" in weight.reason

@@ -222,6 +222,12 @@ def is_squeeze_excite(node: Weighted) -> bool:
     return False
 
 
+def is_split_afterwards(match: Weighted) -> bool:
+    """What it computes, bias included, is cut into parts: Q, K and V as one product."""
+    last = ([match.node, *epilogue(match.node)])[-1]
+    return any(use.node.op_type in ("Split", "Slice") for use in last.outputs[0].uses())
+
+
 def copies_values(node: ir.Node | None) -> bool:
     """The node only moves values, so that one scale serves both sides."""
     if node is None or node.op_type not in PASS_THROUGH:

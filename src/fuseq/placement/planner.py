@@ -22,6 +22,7 @@ from fuseq.placement.patterns import (
     constant_of,
     epilogue,
     is_float_activation,
+    is_split_afterwards,
     is_squeeze_excite,
     residual_inputs,
     weighted,
@@ -158,6 +159,8 @@ def _weight_scale(
     group = merged.get(match.node.name or "")
     if group is not None:
         return None, group, "one scale for all products of this input, which merge into one"
+    if rules.merges_linear and not match.is_conv and is_split_afterwards(match):
+        return None, name, "one scale: its output is split, and scales a channel would not fuse"
     granularity = rules.conv_weights if match.is_conv else rules.linear_weights
     if granularity == "channel":
         return match.channel_axis, name, "one scale a channel"
