@@ -60,6 +60,9 @@ def _model(body: str, outputs: str = "float y", opset: int = 20, batch: str = "2
         "bs": np.full(8, np.float32(0.03) * np.float32(0.01), np.float32),
         "bs6": np.full(8, np.float32(6 / 255) * np.float32(0.01), np.float32),
         "bf": random.normal(0, 1, 8).astype(np.float32),
+        "gw": random.integers(-63, 64, (8, 8 * 36)).astype(np.int8),
+        "gs": np.full(8, 0.01, np.float32),
+        "gz": np.zeros(8, np.int8),
         "low": np.float32(0),
         "high": np.float32(6),
         "axes": np.array([2, 3]),
@@ -163,6 +166,15 @@ def test_float_fusions_keep_their_nodes() -> None:
     assert [kernel.flops for kernel in convs] == [2 * 2 * 8 * 36 * 72] * 2
     assert [kernel.compute_dtype for kernel in convs] == ["fp32"] * 2
     assert [kernel.weights_bytes for kernel in convs] == [4 * (8 * 8 * 9 + 8)] * 2
+
+
+def test_kernels_name_the_lines_of_the_users_code() -> None:
+    model = _model(f"c = {CONV} (x, wf, bf)\ny = Relu(c)\n")
+    for node in model.graph:
+        node.metadata_props["fuseq.source"] = f"net.py:{len(node.inputs)} in forward: ..."
+    kernels = CPU.compile(model, PROFILE).kernels
+    conv = next(kernel for kernel in kernels if kernel.type is KernelType.CONVOLUTION)
+    assert conv.source_lines == ("net.py:3 in forward: ...", "net.py:1 in forward: ...")
 
 
 def test_views_move_no_bytes() -> None:
@@ -341,6 +353,18 @@ def test_a_bias_of_another_scale_keeps_the_convolution_float() -> None:
     body = _pair("x") + weights + f"c = {CONV} (x_d, wq, bq)\n" + _pair("c") + "y = Elu(c_d)\n"
     assert "QLinearConv" not in _types(_model(body))
     assert "QLinearConv" in _types(_model(body.replace("(b, bs6)", "(b, bs)")))
+
+
+@pytest.mark.parametrize(("inputs", "fused"), [("gw, gs, gz", True), ("gw, gs", False)])
+def test_gemm_writes_float_but_needs_the_weights_zero_point(inputs: str, fused: bool) -> None:
+    body = (
+        _pair("x")
+        + "f = Flatten(x_d)\n"
+        + f"gd = DequantizeLinear <axis = 0> ({inputs})\n"
+        + "gb = DequantizeLinear <axis = 0> (b, bs)\n"
+        + "y = Gemm <transB = 1> (f, gd, gb)\n"
+    )
+    assert ("QGemm" in _types(_model(body))) is fused
 
 
 def test_reduce_mean_is_float_and_global_average_pool_is_not() -> None:

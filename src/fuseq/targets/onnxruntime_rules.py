@@ -10,7 +10,11 @@ The conditions common to all entries:
 2. Relu and Clip vanish when the output's range lies inside theirs (:func:`uint8_within`), else they
    keep the operator before them in float.
 3. A bias is INT32 with exactly the scale (input scale x weight scale), or the operator stays float.
-4. Operators that copy values need the same scale and zero point on both sides.
+4. The weight of a Gemm has its zero point given (all 0), or the Gemm stays float; convolutions and
+   MatMul take it with and without.
+5. A Conv or Gemm between quantized tensors cannot be kept in float by leaving its weight alone:
+   ONNX Runtime then quantizes that weight itself, per tensor and with 8 bits.
+6. Operators that copy values need the same scale and zero point on both sides.
 """
 
 from __future__ import annotations
@@ -89,6 +93,10 @@ FLOAT_ONLY: tuple[str, ...] = (
 """Have no integer kernel: a pair around one costs a DequantizeLinear and a QuantizeLinear kernel.
 ReduceMean over the image axes becomes one when it is written as GlobalAveragePool."""
 
+WRITTEN_AS_INTEGERS: tuple[str, ...] = ("HardSwish", "HardSigmoid")
+"""Float only as they are, but inserting Q/DQ writes them as a depthwise convolution with a Clip (and a
+Mul), which are integer (:mod:`fuseq.passes.integer_activations`)."""
+
 ABSORBED: tuple[str, ...] = ("Relu", "Clip")
 """Vanish into the QuantizeLinear behind them (condition 2 above), behind any fused operator."""
 
@@ -110,6 +118,7 @@ def rules_for(
     data_ops: dict[str, Literal["same", "own"]] = {}
     data_ops.update(dict.fromkeys(DATA_OPS_SAME_SCALE, "same"))
     data_ops.update(dict.fromkeys(DATA_OPS_OWN_SCALE, "own"))
+    data_ops.update(dict.fromkeys(WRITTEN_AS_INTEGERS, "own"))
     return FusionRules(
         activation=activation,
         weight=weight,

@@ -48,6 +48,8 @@ NARROW = OperatorCosts(
         "Concat": Cost(0.77, 0.40),
         "Where": Cost(0.70, 0.60),
         "Sigmoid": Cost(0.80, 0.47),  # 1.17 alone, 0.80 as a part of x * sigmoid(x)
+        "HardSwish": Cost(0.10, 1.03),  # float: fused into the convolution before
+        "HardSigmoid": Cost(0.10, 0.64),
         "LeakyRelu": Cost(0.41, 0.47),
         "Softmax": Cost(1.84, 5.02),
         "MaxPool": Cost(0.17, 0.06),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from fuseq.source_lines import source_line
 from fuseq.targets.base import Kernel, TensorInfo
 from fuseq.targets.onnxruntime.operators import VIEWS, compute_dtype, flops, kernel_type
 from fuseq.targets.onnxruntime.provenance import Marked, origins
@@ -83,6 +84,7 @@ def _kernel(
         flops=flops(node, in_place, [known[value][1] for value in written]),
         compute_dtype=compute_dtype(node.op_type, [info.dtype for info in inputs]),
         nodes=tuple(_label(source) for source in sources),
+        source_lines=tuple(dict.fromkeys(filter(None, map(source_line, sources)))),
         measured_us=run.us,
     )
 
