@@ -102,7 +102,7 @@ def test_mse_weight_scale_is_the_best_of_its_factors() -> None:
     weight = np.random.default_rng(3).standard_t(3, (4, 2000)).astype(np.float32)
     found = weight_scales(weight, INT8, 0, "mse")
     full = np.abs(weight).max(axis=1) / 127
-    assert (found < 0.95 * full).any()
+    assert (found < 0.99 * full).any()
     for channel in range(4):
         errors = {}
         for percent in range(50, 101, 2):

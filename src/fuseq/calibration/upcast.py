@@ -35,8 +35,9 @@ def _upcast_value(value: ir.Value) -> None:
     tensor = value.const_value
     if tensor is not None and tensor.dtype in HALF_TYPES:
         value.const_value = _float32(tensor)
-    if value.dtype in HALF_TYPES:
-        value.dtype = ir.DataType.FLOAT
+    if value.dtype in HALF_TYPES and isinstance(value.type, ir.TensorType):
+        # A new type object: a cloned model shares its type objects with the original.
+        value.type = ir.TensorType(ir.DataType.FLOAT)
 
 
 def _upcast_node(node: ir.Node) -> None:
