@@ -14,6 +14,8 @@ and the compiler chooses; the rules below are those of the five ResNet-18 engine
 6. Q and DQ alone convert the layout on the way.
 7. When a reader wants another storage, it is converted once, behind the producer, and readers that
    take any read whichever is smaller.
+8. Kernels of the ML compiler read and write any strides (its layer lists state strides), but no
+   vectors of channels.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from fuseq.targets.tensorrt.layers import Layer, Network
 from fuseq.targets.tensorrt.quantization import DTYPE_WORDS, FLOATS, WORDS
 from fuseq.targets.tensorrt.storage import (
     CHW2,
+    CHW4,
     CHW32,
     HWC8,
     LINEAR,
@@ -37,6 +40,7 @@ from fuseq.targets.tensorrt.storage import (
 )
 
 _LOW = frozenset(WORDS.values())
+_VECTORIZED = frozenset({CHW2, CHW4, CHW32})
 _ANY_LAYOUT = frozenset(
     {
         KernelType.POOL, KernelType.ELEMENTWISE, KernelType.RESIZE, KernelType.QUANTIZE,
@@ -145,7 +149,15 @@ def _wanted(
         if view is not value and shape_of(view) != shape_of(value):
             return Storage(made.dtype, LINEAR)
         return _like_first(network, result, layer, value, made)
-    return Storage(_float(network, made.dtype), LINEAR)
+    dtype = _float(network, made.dtype)
+    if _is_generated(layer) and made.layout not in _VECTORIZED:
+        return Storage(dtype, made.layout) if dtype != made.dtype else None
+    return Storage(dtype, LINEAR)
+
+
+def _is_generated(layer: Layer) -> bool:
+    """Generated kernels and GEMMs read and write any strides (case 8)."""
+    return layer.word in ("kgen", "gemm")
 
 
 def _wanted_by_product(network: Network, layer: Layer, view: ir.Value, made: Storage) -> Storage:
@@ -193,6 +205,9 @@ def _given(
             kept = main.dtype if declared in FLOATS and main.dtype in FLOATS else dtype
             kept = kept if not network.builder.is_strong else dtype
             return Storage(kept, main.layout)
+    if layer.word == "kgen":
+        wish = _for_reader(network, result, value, Storage(dtype, LINEAR), readers)
+        return wish if wish.layout not in _VECTORIZED else Storage(dtype, LINEAR)
     return Storage(dtype, LINEAR)
 
 

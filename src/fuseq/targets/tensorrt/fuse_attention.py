@@ -10,6 +10,7 @@ bertQKVToContextPlugin; no fused INT8 attention on sm87 (a user's report on Orin
 2. DQ on q, k, v and Q -> DQ on the softmax output, one format for all: in that format.
 3. A multiplication by a constant that q or k alone goes through belongs to the kernel.
 4. Anything else (three pairs, FP32): two products and a softmax of their own.
+5. A low-precision kernel writes the quantized result when Q alone reads it.
 """
 
 from __future__ import annotations
@@ -67,10 +68,18 @@ def fuse_attention(network: Network) -> None:
         pairs = [pair for value in found.operands if (pair := dequantizer(value)) is not None]
         fused = [*found.between, found.softmax, *found.softmax_pair, found.product]
         if operands:
-            fused += pairs
+            fused += pairs + _trailing_quantize(found, operands)
         network.absorb(layer, fused)
         for value in found.operands[:2]:
             network.absorb(layer, _scaling(network, value, operands))
+
+
+def _trailing_quantize(found: Attention, operands: str) -> list[ir.Node]:
+    """Case 5."""
+    reader = only_reader(found.product.outputs[0])
+    if reader is None or not is_quantize(reader) or stored_format(reader) != operands:
+        return []
+    return [reader]
 
 
 def _match(network: Network, softmax: ir.Node) -> Attention | None:

@@ -7,7 +7,8 @@ them. Names in brackets are the passes of TensorRT's verbose log.
 1. DQ -> Q with one scale cancel.
 2. Q of one scale on one tensor are one [HorizontalMergeQNodes].
 3. Q behind a commuting layer whose only reader it is moves before it [VanillaSwapWithFollowingQ];
-   behind Concat it is copied to each branch [SplitQAcrossPrecedingFanIn].
+   behind Concat it is copied to each branch [SplitQAcrossPrecedingFanIn], before Slice it moves when
+   one scale serves all slices.
 4. DQ before a commuting layer, all of whose inputs have one scale, moves behind it.
 """
 
@@ -64,7 +65,12 @@ def _step_quantize(graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
     producer = source.producer()
     if producer is None or scaling.axis is not None or only_reader(source) is not node:
         return []
-    return _swap_with_quantize(graph, producer, node) if _can_swap(producer) else []  # case 3
+    if not _can_swap(producer):
+        return []
+    siblings = _sliced_alike(producer, scaling) if producer.op_type == "Slice" else []
+    if siblings is None:
+        return []
+    return [*_swap_with_quantize(graph, producer, node), *siblings]  # case 3
 
 
 def _twin(node: ir.Node, source: ir.Value, scaling: Scaling) -> ir.Node | None:
@@ -75,6 +81,23 @@ def _twin(node: ir.Node, source: ir.Value, scaling: Scaling) -> ir.Node | None:
         if scaling_of(other) == scaling:
             return other
     return None
+
+
+def _sliced_alike(node: ir.Node, scaling: Scaling) -> list[ir.Node] | None:
+    """Q of the other slices of the same tensor, if all have one scale, so that one Q serves them.
+
+    None when they do not: each slice then keeps its own Q, and less is quantized.
+    """
+    source = node.inputs[0]
+    found: list[ir.Node] = []
+    if source is None or source.is_graph_output():
+        return None
+    for use in source.uses():
+        reader = only_reader(use.node.outputs[0]) if use.node.op_type == "Slice" else use.node
+        if reader is None or not is_quantize(reader) or scaling_of(reader) != scaling:
+            return None
+        found.append(reader)
+    return found
 
 
 def _can_swap(node: ir.Node) -> bool:
