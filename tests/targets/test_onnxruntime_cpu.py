@@ -360,9 +360,10 @@ def test_gemm_writes_float_but_needs_the_weights_zero_point(inputs: str, fused: 
     body = (
         _pair("x")
         + "f = Flatten(x_d)\n"
+        + _pair("f")
         + f"gd = DequantizeLinear <axis = 0> ({inputs})\n"
         + "gb = DequantizeLinear <axis = 0> (b, bs)\n"
-        + "y = Gemm <transB = 1> (f, gd, gb)\n"
+        + "y = Gemm <transB = 1> (f_d, gd, gb)\n"
     )
     assert ("QGemm" in _types(_model(body))) is fused
 

@@ -43,12 +43,12 @@ NARROW = OperatorCosts(
     linear_mac=Cost(0.0525, 0.0535),
     element={
         **_COPIES,
-        "Add": Cost(0.30, 0.46),  # 0.50 alone, 0.20 as a part of the convolution before it
+        "Add": Cost(0.20, 0.46),
         "Mul": Cost(0.54, 0.39),
         "Concat": Cost(0.77, 0.40),
         "Where": Cost(0.70, 0.60),
         "Sigmoid": Cost(0.80, 0.47),  # 1.17 alone, 0.80 as a part of x * sigmoid(x)
-        "HardSwish": Cost(0.10, 1.03),  # float: fused into the convolution before
+        "HardSwish": Cost(0.10, 1.03),
         "HardSigmoid": Cost(0.10, 0.64),
         "LeakyRelu": Cost(0.41, 0.47),
         "Softmax": Cost(1.84, 5.02),
@@ -59,6 +59,7 @@ NARROW = OperatorCosts(
         "ReduceMin": Cost(0.20, 0.20),
     },
     other=Cost(0.50, 0.50),
+    unfused_ns={"Add": 0.30, "HardSwish": 0.95, "HardSigmoid": 0.45},
     quantize_ns=1.00,
     dequantize_ns=0.80,
     kernel_ns=3000.0,

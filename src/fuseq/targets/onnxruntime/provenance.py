@@ -42,31 +42,23 @@ class Marked:
 
 
 def mark(model: ir.Model) -> Marked:
-    """Copy ``model`` with marked names; graph inputs, outputs and initializers keep theirs."""
+    """Copy ``model`` with marked names; graph inputs and initializers keep theirs."""
     copy = model.clone()
-    outputs = {id(value) for value in copy.graph.outputs}
     for number, node in enumerate(copy.graph):
         node.name = f"@{number}@"
         for index, value in enumerate(node.outputs):
-            if value.name and id(value) not in outputs:
+            if value.name:
                 value.name = f"@{number}.{index}@"
     return Marked(copy, tuple(model.graph))
 
 
 def origins(marked: Marked, optimized: ir.Graph) -> dict[str, tuple[int, ...]]:
     """Numbers of the original nodes of every optimized node, by its name."""
-    by_output = {
-        value.name: number
-        for number, node in enumerate(marked.nodes)
-        for value in node.outputs
-        if value.is_graph_output()
-    }
     owner: dict[int, str] = {}
     for node in optimized:
-        name = node.name or ""
-        for number in _marks(node, by_output):
+        for number in _marks(node):
             if node.op_type not in _LAYOUT or marked.nodes[number].op_type == node.op_type:
-                owner.setdefault(number, name)
+                owner.setdefault(number, node.name or "")
     _assign_fused(marked.nodes, owner)
     found: dict[str, list[int]] = {node.name or "": [] for node in optimized}
     for number, name in owner.items():
@@ -74,10 +66,9 @@ def origins(marked: Marked, optimized: ir.Graph) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(numbers)) for name, numbers in found.items()}
 
 
-def _marks(node: ir.Node, by_output: Mapping[str | None, int]) -> list[int]:
+def _marks(node: ir.Node) -> list[int]:
     texts = [node.name or "", *(value.name or "" for value in node.outputs)]
-    numbers = [int(found.group(1)) for text in texts for found in _MARK.finditer(text)]
-    return numbers + [by_output[value.name] for value in node.outputs if value.name in by_output]
+    return [int(found.group(1)) for text in texts for found in _MARK.finditer(text)]
 
 
 def _assign_fused(nodes: tuple[ir.Node, ...], owner: dict[int, str]) -> None:
