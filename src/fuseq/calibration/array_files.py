@@ -100,7 +100,8 @@ def _open_npz(file: Path) -> ArrayFile:
             name = member.filename.removesuffix(".npy")
             with _member(archive, member.filename, file) as stream:
                 header, is_fortran = _read_header(stream, f"{file}: array {name!r}")
-            if member.file_size < header.dtype.itemsize * math.prod(header.shape):
+                need = stream.tell() + header.dtype.itemsize * math.prod(header.shape)
+            if member.file_size < need:
                 raise CalibrationError(
                     f"{file}: array {name!r} is shorter than its header says; write the file again."
                 )

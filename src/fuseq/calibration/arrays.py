@@ -27,7 +27,7 @@ def array_file_source(file: Path, specs: Sequence[InputSpec], limit: int | None)
     cut = _cut(opened, names, specs, str(file)).limited(limit)
     samples = next(iter(cut.total.values()), 1)
     source = Source(f"{samples} samples of {file}", lambda: iter(()), cut.count)
-    if cut.padded:
+    if cut.is_padded:
         source.note(padding_note(str(file)))
     source.make = lambda: _batches(opened, names, specs, cut, file, source.note)
     return source
@@ -61,7 +61,7 @@ def array_folder_source(
             yield from _batches(opened, names, specs, cut, file, source.note)
 
     for file, *_, cut in chosen:
-        if cut.padded:
+        if cut.is_padded:
             source.note(padding_note(str(file)))
     source.make = make
     return source

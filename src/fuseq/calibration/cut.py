@@ -25,26 +25,30 @@ class Cut:
     Attributes:
         count: Number of batches.
         rows: Rows in one batch, by input name; an input of rank 0 is absent and goes into each.
-        total: Rows that the arrays have, by input name.
-        padded: The last batch repeats its rows, because the model's batch is fixed.
+        total: Rows that are used, by input name.
+        is_fixed: The model takes no other number of rows, so a short last batch is padded.
     """
 
     count: int
     rows: Mapping[str, int]
     total: Mapping[str, int]
-    padded: bool = False
+    is_fixed: bool = False
+
+    @property
+    def is_padded(self) -> bool:
+        """The last batch repeats its rows."""
+        return self.is_fixed and any(self.total[name] % rows for name, rows in self.rows.items())
 
     def limited(self, samples: int | None) -> Cut:
-        """The cut that stops as soon as ``samples`` rows of the first input are in."""
+        """The cut that stops when ``samples`` rows of the first input are in; fixed batches stay whole."""
         first = next(iter(self.rows), None)
         if samples is None or first is None:
             return self
-        count = min(self.count, max(1, math.ceil(samples / self.rows[first])))
+        count = min(self.count, math.ceil(samples / self.rows[first]))
         kept = {name: min(self.total[name], rows * count) for name, rows in self.rows.items()}
-        if not self.padded and len(set(self.rows.values())) == 1:
+        if not self.is_fixed and len(set(self.rows.values())) == 1:
             kept = {name: min(size, samples) for name, size in kept.items()}
-        padded = self.padded and count == self.count
-        return Cut(count, self.rows, kept, padded)
+        return Cut(count, self.rows, kept, self.is_fixed)
 
 
 def cut_for(shapes: Mapping[str, Sequence[int]], specs: Sequence[InputSpec], where: str) -> Cut:
@@ -75,8 +79,7 @@ def cut_for(shapes: Mapping[str, Sequence[int]], specs: Sequence[InputSpec], whe
             + ", ".join(f"{name} has {size} rows" for name, size in total.items())
             + f", and the model takes {fixed}. Give each input the same number of samples."
         )
-    padded = any(total[name] % size for name, size in fixed.items())
-    return Cut(count, rows, total, padded)
+    return Cut(count, rows, total, is_fixed=True)
 
 
 def samples_per_batch(elements: int) -> int:
@@ -94,7 +97,7 @@ def pieces(cut: Cut, read: Callable[[str, int, int], np.ndarray]) -> Iterator[Ba
         for name, rows in cut.rows.items():
             start = number * rows
             stop = min(start + rows, cut.total[name])
-            batch[name] = repeated(read(name, start, stop), rows if cut.padded else stop - start)
+            batch[name] = repeated(read(name, start, stop), rows if cut.is_fixed else stop - start)
         yield batch
 
 

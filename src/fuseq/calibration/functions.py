@@ -98,7 +98,7 @@ def _fitted(
         where = f"batch {number + 1} of {source.description}"
         arrays = _named_arrays(item, specs, where)
         cut = _cut(arrays, specs, where)
-        if cut.padded:
+        if cut.is_padded:
             source.note(padding_note(source.description))
         scalars = {name: array for name, array in arrays.items() if array.ndim == 0}
         for piece in pieces(cut, lambda name, start, stop, a=arrays: a[name][start:stop]):  # type: ignore[misc]
