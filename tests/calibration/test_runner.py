@@ -17,7 +17,7 @@ from fuseq.calibration.batches import Batch, Source
 from fuseq.calibration.collectors import chooser_named
 from fuseq.calibration.histogram import BINS
 from fuseq.calibration.ranges import EMPTY, Problem, Range
-from fuseq.calibration.runner import collect, collect_magnitudes
+from fuseq.calibration.runner import collect, collect_magnitudes, refine
 from fuseq.calibration.sources import open_source
 from fuseq.errors import CalibrationError, ModelError, OptionError
 from fuseq.formats import FP8, INT8, UINT8, Format
@@ -120,6 +120,19 @@ def test_histogram_methods_match_histograms_of_reference_values(method: str) -> 
         step = 12 * np.abs(values[name]).max() / BINS  # a value may fall into the next bin
         assert abs(found.ranges[name].maximum - wanted.maximum) <= step
         assert abs(found.ranges[name].minimum - wanted.minimum) <= step or name == "r1"
+
+
+@pytest.mark.parametrize("method", ["max", "percentile:99", "entropy", "mse"])
+def test_refine_is_the_second_pass_of_collect(method: str) -> None:
+    source = source_of(images())
+    seen = collect(net(), ["a", "c1"], source, formats=int8(["a", "c1"])).ranges
+    told: list[tuple[int, int | None]] = []
+    found = refine(
+        net(), seen, source, method, formats=int8(["a", "c1"]),
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert found == collect(net(), ["a", "c1"], source, method, formats=int8(["a", "c1"])).ranges
+    assert told == ([] if method == "max" else [(done, 5) for done in range(1, 6)])
 
 
 def test_full_percentile_gives_the_max_range() -> None:

@@ -91,12 +91,45 @@ def collect(
     steps = _Steps(source, 1 if chooser is None else 2, progress, Workers.of(threads))
     seen, magnitudes, notes = _see_ranges(model, names, steps, all_tensors)
     _refuse_zero_inputs(model, names, seen, source)
+    ranges = {name: seen[name] for name in names}
     if chooser is None:
-        ranges = {name: max_range(seen[name], formats[name]) for name in names}
+        ranges = {name: max_range(span, formats[name]) for name, span in ranges.items()}
     else:
-        ranges = _choose(model, seen, formats, chooser, steps)
+        ranges = _choose(model, ranges, formats, chooser, steps)
     notes = [*source.notes, *notes, *_problem_notes(ranges)]
     return Collected(ranges, magnitudes, source.length or 0, tuple(notes))
+
+
+def refine(
+    model: ir.Model,
+    seen: Mapping[str, Range],
+    source: Source,
+    method: str,
+    *,
+    formats: Mapping[str, Format],
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> dict[str, Range]:
+    """Choose ranges by ``method`` where an earlier :func:`collect` on the same data gave ``max``.
+
+    This is the second pass of :func:`collect` alone, so that a plan can be cut down between them.
+
+    Args:
+        model: As in :func:`collect`.
+        seen: Ranges of method ``max`` by tensor name.
+        source: The same batches.
+        method: One of ``METHODS``.
+        formats: Number format of every tensor in ``seen``.
+        progress: Called after each batch.
+        threads: As in :func:`collect`.
+
+    Raises:
+        As :func:`collect`.
+    """
+    chooser = chooser_named(method)
+    if chooser is None:
+        return {name: max_range(span, formats[name]) for name, span in seen.items()}
+    return _choose(model, seen, formats, chooser, _Steps(source, 1, progress, Workers.of(threads)))
 
 
 def collect_magnitudes(
@@ -198,7 +231,7 @@ def _choose(
 
         raise_opset(copy)
     copy.graph.outputs.clear()
-    values = resolve(formats, copy.graph)
+    values = resolve(seen, copy.graph)
     wide = {
         value: seen[name]
         for name, value in values.items()
@@ -222,7 +255,7 @@ def _count(
     names = add_histograms(copy, {value: span.amax for value, span in wide.items()})
     session = open_session(copy, steps.workers.threads)
     counts = np.zeros((len(names), 2 * BINS), dtype=np.int64)
-    report = functools.partial(steps.report, 1)
+    report = functools.partial(steps.report, steps.passes - 1)
     for found in run_pass(session, list(names.values()), steps.source, steps.workers, report):
         counts += np.stack(found)
     return {
