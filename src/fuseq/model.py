@@ -88,6 +88,8 @@ def whole_file(file: Path) -> Iterator[Path]:
     Raises:
         ModelError: The folder is missing or not writable, or the disk is full.
     """
+    if file.exists() and not file.is_file():
+        raise ModelError(f"{file}: is not a regular file; give the path of a file to write.")
     beside: Path | None = None
     try:
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=".fuseq-", suffix=file.suffix)

@@ -14,6 +14,7 @@ from fuseq.model import load, profile_for
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
 from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
 from fuseq.placement.choices import PlanOptions
 from fuseq.placement.pays import Trial, keep_what_pays, prediction_of
@@ -77,9 +78,11 @@ def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions)
         TargetError: The target lacks the format.
     """
     target = parse_target(options.target, options.gpu)
-    target.rules(options.format)
+    rules = target.rules(options.format)
     loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
-    notes = [*canonicalize(loaded), *target.prepare(loaded)]
+    notes = canonicalize(loaded)
+    if rules.pairs_on_outputs:
+        notes += to_integer_form(loaded)
     return Job(
         model=loaded,
         target=target,

@@ -39,14 +39,10 @@ def plan_command(
     )
     shown = [(name, engine) for name, engine in rows if engine is not None]
     if as_json:
-        engines = {
-            "float": planned.float_engine,
-            "quantized": planned.trial and planned.trial.engine,
-        }
         print_json(
             {
                 "plan": dataclasses.asdict(planned.plan),
-                "engines": {k: engine_numbers(e) for k, e in engines.items() if e is not None},
+                "engines": {name: engine_numbers(engine) for name, engine in shown},
                 "notes": list(planned.notes),
             }
         )

@@ -86,7 +86,7 @@ def plan_table(plan: Plan, every: bool = False) -> Table:
 
 def _gist(reason: str) -> str:
     """A reason without what differs from region to region, so that equal ones are counted."""
-    if "(predicted)" in reason:
+    if "(predicted)" in reason or "estimated" in reason:
         kept = reason.startswith("quantized")
         return "quantized: predicted faster" if kept else "float: predicted slower when quantized"
     return "quantized" if reason.startswith("quantized") else reason

@@ -159,10 +159,6 @@ class Target(Protocol):
         """
         ...
 
-    def prepare(self, model: ir.Model) -> list[str]:
-        """Bring a canonical model into the spelling that this compiler fuses; returns notes."""
-        ...
-
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:
         """Activation and weight format that this target's kernels want for ``--format``.
 

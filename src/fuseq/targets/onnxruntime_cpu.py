@@ -20,6 +20,8 @@ from fuseq.errors import OptionError, TargetError
 from fuseq.formats import FP8, INT7, INT8, UINT8, Format, format_named
 from fuseq.model import input_specs
 from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.fusion import FusionRules
+from fuseq.targets.onnxruntime.costs import NARROW, WIDE
 from fuseq.targets.onnxruntime.kernels import kernels_of
 from fuseq.targets.onnxruntime.provenance import mark
 from fuseq.targets.onnxruntime.session import (
@@ -32,6 +34,7 @@ from fuseq.targets.onnxruntime.session import (
     usable_cpus,
 )
 from fuseq.targets.onnxruntime.timing import Timing, time_models
+from fuseq.targets.onnxruntime_rules import rules_for
 
 DOT_PRODUCT_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Linux's names of the x86 features whose u8 x s8 products add up in 32 bits."""
@@ -41,20 +44,47 @@ _X86 = frozenset({"x86_64", "amd64", "i386", "i686"})
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """The processor: ``machine`` as :func:`platform.machine` says, ``flags`` as Linux lists them."""
+    """The processor.
+
+    Attributes:
+        machine: As :func:`platform.machine` says.
+        flags: As Linux lists them; empty where it does not.
+        vendor: ``AuthenticAMD``, ``GenuineIntel`` ..., "" where it is not known.
+        family: The vendor's family number.
+        model: The vendor's model number within the family.
+    """
 
     machine: str
     flags: frozenset[str]
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
 
     @staticmethod
     def here() -> Cpu:
         """This machine's; no flags where the system has no ``/proc/cpuinfo``."""
         file = Path("/proc/cpuinfo")
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-        flags = next(
-            (line.partition(":")[2] for line in text.splitlines() if line.startswith("flags")), ""
+        pairs = (line.partition(":") for line in text.splitlines())
+        fields: dict[str, str] = {}
+        for key, _, value in pairs:
+            fields.setdefault(key.strip(), value.strip())
+        return Cpu(
+            machine=platform.machine().lower(),
+            flags=frozenset(fields.get("flags", "").split()),
+            vendor=fields.get("vendor_id", ""),
+            family=_number(fields.get("cpu family", "")),
+            model=_number(fields.get("model", "")),
         )
-        return Cpu(platform.machine().lower(), frozenset(flags.split()))
+
+    @property
+    def has_narrow_multipliers(self) -> bool:
+        """It multiplies 128 bits of integers a cycle: AMD Zen and Zen+ (family 17h, models below 30h).
+
+        On such a processor integer products are no faster than float ones
+        (:mod:`fuseq.targets.onnxruntime.costs`).
+        """
+        return self.vendor == "AuthenticAMD" and self.family == 0x17 and self.model < 0x30
 
     @property
     def saturates(self) -> bool:
@@ -100,6 +130,25 @@ class OnnxRuntimeCpu:
     def name(self) -> str:
         """As users write it."""
         return "onnxruntime:cpu"
+
+    @property
+    def precision(self) -> str:
+        """Float kernels of the CPU provider are FP32."""
+        return "fp32"
+
+    @property
+    def predicts(self) -> bool:
+        """Its kernels are measured here, not predicted."""
+        return False
+
+    def rules(self, user_format: str) -> FusionRules:
+        """What the CPU provider fuses around Q/DQ.
+
+        Raises:
+            TargetError: FP8, for which it has no kernels.
+        """
+        activation, weight = self.storage_formats(user_format)
+        return rules_for(activation, weight, NARROW if self.cpu.has_narrow_multipliers else WIDE)
 
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:
         """Activations uint8 with a zero point, weights int8; 7 bits of it where products saturate.
@@ -208,3 +257,7 @@ def _fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
         shape = shapes.get(value.name or "")
         if shape is not None:
             value.shape = ir.Shape(shape)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

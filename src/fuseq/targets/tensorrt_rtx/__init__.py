@@ -64,10 +64,6 @@ class TensorRtRtx:
         """
         return rules_for(self.storage_formats(user_format)[0])
 
-    def prepare(self, model: ir.Model) -> list[str]:
-        """The canonical form is what this compiler fuses best."""
-        return []
-
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:
         """INT8 needs no more than sm75, FP8 sm89; both symmetric (TensorRT refuses zero points).
 
