@@ -10,6 +10,7 @@ says and products are float (what an accelerator without saturating 16-bit sums 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,21 @@ def compare(exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
     }
 
 
+@functools.lru_cache(maxsize=1)
+def float_outputs(
+    float_file: Path, heldout: Path, batch: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Held-out arrays and what the float model makes of them; many files share one float model."""
+    with np.load(heldout) as stored:
+        arrays = dict(stored)
+    return arrays, outputs(float_file, arrays, batch, optimized=True)
+
+
 def fidelity(
     float_file: Path, quantized: Path, heldout: Path, batch: int = 8, cpu: bool = True
 ) -> dict[str, dict[str, float]]:
     """Compare as ``reference`` and, if wanted, as ``cpu``; keys and units as in :func:`compare`."""
-    with np.load(heldout) as stored:
-        arrays = dict(stored)
-    exact = outputs(float_file, arrays, batch, optimized=True)
+    arrays, exact = float_outputs(float_file, heldout, batch)
     result = {"reference": compare(exact, outputs(quantized, arrays, batch, optimized=False))}
     if cpu:
         result["cpu"] = compare(exact, outputs(quantized, arrays, batch, optimized=True))

@@ -13,28 +13,36 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "other_tools"))
 
 from measure import Job, parser, report
 
+from compile_one import sample_shapes
+
 
 def main() -> int:
     methods = ("max", "percentile", "entropy", "mse")
     arguments = parser(__doc__ or "", ("int8", "fp8"), methods)
     arguments.add_argument("--target", default="tensorrt-rtx:sm89")
     arguments.add_argument("--policy", choices=("pays", "full"), default="pays")
+    arguments.add_argument("--engine-batch", type=int, default=8, help="batch that is planned for")
     options = arguments.parse_args()
 
     def prepare() -> Job:
-        import fuseq
+        import onnxruntime  # noqa: F401 - fuseq imports it, and the compiler, where it needs them
+        import tensorrt_rtx_bindings  # noqa: F401
+
+        from fuseq import QuantizeOptions, quantize
 
         def job() -> None:
-            fuseq.quantize(
-                options.model,
-                options.output,
+            chosen = QuantizeOptions(
                 format=options.format,
                 target=options.target,
-                calib=options.data,
                 method=options.method,
                 policy=options.policy,
-                batch=options.batch,
+                batch=options.engine_batch,
+                shapes={
+                    name: (options.engine_batch, *shape)
+                    for name, shape in sample_shapes(options.data).items()
+                },
             )
+            quantize(options.model, options.output, calib=options.data, options=chosen)
 
         return job
 
@@ -44,7 +52,7 @@ def main() -> int:
         "method": options.method,
         "target": options.target,
         "policy": options.policy,
-        "batch": options.batch,
+        "plan_batch": options.engine_batch,
     }
     return report("fuseq", settings, options.output, prepare)
 

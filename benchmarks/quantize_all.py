@@ -71,6 +71,37 @@ def nncf_onnx(model: str, preset: str) -> Row:
     return Row("nncf-onnx", "nncf", "nncf_onnx.py", model, "int8", preset, arguments)
 
 
+def fuseq_onnx(
+    model: str,
+    number_format: str,
+    target: str = "tensorrt-rtx:sm89",
+    batch: int = 8,
+    policy: str = "pays",
+    method: str = "max",
+) -> Row:
+    variant = f"{target.partition(':')[2]}-b{batch}-{policy}-{method}"
+    arguments = (
+        *("--target", target, "--engine-batch", str(batch)),
+        *("--policy", policy, "--method", method),
+    )
+    return Row("fuseq", "fuseq", "../fuseq_onnx.py", model, number_format, variant, arguments)
+
+
+def fuseq_rows() -> list[Row]:
+    """Each model and format for sm89 at two batches, INT8 for sm80 too, and the CPU."""
+    lite0 = "efficientnet_lite0"
+    models = (*NETS, "minilm", *ENCODERS)
+    sm80, cpu = "tensorrt-rtx:sm80", "onnxruntime:cpu"
+    return [
+        *(fuseq_onnx(m, f, batch=b) for b in (8, 64) for f in ("int8", "fp8") for m in models),
+        *(fuseq_onnx(m, "int8", sm80) for m in models),
+        *(fuseq_onnx(lite0, "int8", cpu, method=m) for m in ("max", "percentile", "entropy")),
+        *(fuseq_onnx(lite0, "int8", policy="full", method=m) for m in ("max", "entropy")),
+        fuseq_onnx("resnet50", "int8", policy="full"),
+        fuseq_onnx("minilm", "fp8", policy="full"),
+    ]
+
+
 def rows() -> list[Row]:
     """The whole plan, the cheap rows first."""
     lite0 = "efficientnet_lite0"
@@ -90,6 +121,7 @@ def rows() -> list[Row]:
         *(nncf_onnx(model, "performance") for model in ("mobilenetv2", "resnet50", "vit_s16")),
         *(modelopt_onnx(model, "fp8") for model in ("minilm", *ENCODERS)),
         *(modelopt_onnx(model, "int8") for model in ("minilm", *ENCODERS)),
+        *fuseq_rows(),
     ]
 
 
@@ -118,7 +150,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--python", action="append", default=[], help="environment=interpreter: modelopt, ort, nncf"
+        "--python",
+        action="append",
+        default=[],
+        help="environment=interpreter: modelopt, ort, nncf, fuseq",
     )
     parser.add_argument("--only", default="*", help="glob on tool/model-format-variant")
     options = parser.parse_args()

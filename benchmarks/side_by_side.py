@@ -48,9 +48,10 @@ CPU_TOOLS = ("ort-static", "nncf-onnx", "fuseq")
 class Cache:
     """Results of earlier runs, by what was asked and the age of the file; saved after each new one."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, fresh: bool) -> None:
         self.file = file
-        self.rows: dict[str, Row] = json.loads(file.read_text()) if file.is_file() else {}
+        known = file.is_file() and not fresh
+        self.rows: dict[str, Row] = json.loads(file.read_text()) if known else {}
 
     def get(self, key: str, model: Path) -> Row | None:
         row = self.rows.get(key)
@@ -127,7 +128,7 @@ def table(model: str, number_format: str, target: str, batch: int, options: Any)
 
 def wanted_batch(row: Row, batch: int) -> bool:
     """fuseq decides per batch, so its row stands in the table of its batch alone."""
-    return row["tool"].split()[0] != "fuseq" or row.get("plan_batch", batch) == batch
+    return not row["tool"].startswith("fuseq") or bool(row.get("plan_batch", batch) == batch)
 
 
 def markdown(rows: list[Row]) -> str:
@@ -165,9 +166,10 @@ def main() -> None:
     parser.add_argument("--batch", action="append", type=int, help="default: 8")
     parser.add_argument("--format", action="append", choices=("int8", "fp8"), help="default: both")
     parser.add_argument("--model", action="append", help="default: every model in ZOO")
+    parser.add_argument("--fresh", action="store_true", help="compile and compare everything again")
     parser.add_argument("--no-fidelity", dest="fidelity", action="store_false")
     options = parser.parse_args()
-    options.cache = Cache(options.out / "side_by_side_cache.json")
+    options.cache = Cache(options.out / "side_by_side_cache.json", options.fresh)
     models = options.model or sorted(file.stem for file in options.zoo.glob("*.onnx"))
     everything: list[Row] = []
     for model in models:
