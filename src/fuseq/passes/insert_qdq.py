@@ -9,6 +9,9 @@ Cases:
 3. A bias becomes INT32 with scale = input scale x weight scale, as integer kernels add it
    (ONNX operator QLinearConv, input ``B``).
 4. A planned reader with node "" is the model's own output of that number.
+5. HardSwish and HardSigmoid between asymmetric pairs are written in operators that have integer
+   kernels (:mod:`fuseq.passes.integer_activations`), and convolutions that the plan leaves in float
+   between asymmetric pairs are kept so (:mod:`fuseq.passes.keep_float`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from fuseq.calibration.rounding import quantize_array
 from fuseq.calibration.scales import Scale
 from fuseq.errors import PlanError
 from fuseq.formats import format_named
+from fuseq.passes.integer_activations import write_hard_activations
+from fuseq.passes.keep_float import keep_planned_floats
 from fuseq.placement.plan import Plan, QuantizedTensor, Use
 
 _INT32_MAX = 2**31 - 1
@@ -61,6 +66,9 @@ def insert_qdq(
         served.update((node.name or "", regions) for node in inserted)
         if value.is_initializer() and not value.uses() and not value.is_graph_output():
             del graph.initializers[value.name or ""]
+    if is_asymmetric:
+        write_hard_activations(model)
+        keep_planned_floats(model)
     return served
 
 

@@ -7,8 +7,9 @@ from onnx_ir.passes import common
 
 from fuseq.passes.activation_before_pool import activations_before_pools
 from fuseq.passes.batch_norm_conv import batch_norms_to_convs
-from fuseq.passes.hard_activations import hard_activations_to_convs
 from fuseq.passes.image_means import means_to_pools
+from fuseq.passes.linear_gemm import linears_to_gemms
+from fuseq.passes.names import fix_names
 
 
 def to_integer_form(model: ir.Model) -> list[str]:
@@ -24,7 +25,7 @@ def to_integer_form(model: ir.Model) -> list[str]:
         *means_to_pools(model),
         *batch_norms_to_convs(model),
         *activations_before_pools(model),
-        *hard_activations_to_convs(model),
+        *linears_to_gemms(model),
     ]
     common.RemoveUnusedNodesPass()(model)
-    return notes
+    return notes + fix_names(model)

@@ -63,8 +63,9 @@ def _add_conversions(network: Network, nodes: Sequence[int], tensor: Tensor) -> 
             network.add_edge(nodes[reader], quantized, UNCUTTABLE)
     if tensor.writer is None:
         return
-    for reader in tensor.readers:
-        network.add_edge(nodes[tensor.writer], nodes[reader], _whole(tensor.dequantize_ns))
+    for reader, extra_ns in zip(tensor.readers, tensor.extra_ns, strict=True):
+        price = _whole(tensor.dequantize_ns + extra_ns)
+        network.add_edge(nodes[tensor.writer], nodes[reader], price)
     once = _whole(tensor.dequantize_ns)
     network.add_edge(nodes[tensor.writer], network.SINK, once * tensor.float_readers)
 
@@ -88,6 +89,8 @@ def why_float(
 ) -> str:
     """Why a unit that could run on integers stays float, with the numbers that decided."""
     cost = costs[number]
+    if cost.float_ns == 0:
+        return "it only reshapes, and what stands around it is float"
     if cost.integer_ns >= cost.float_ns:
         return (
             f"its integer kernel is estimated at {cost.integer_ns / 1e3:.1f} us a sample, "

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from fuseq.placement.integer_units import Unit
+from fuseq.placement.patterns import weighted
 from fuseq.targets.fusion import Cost, OperatorCosts
 
 NOMINAL_LENGTH = 128
@@ -30,6 +31,8 @@ class Tensor:
         value: The tensor.
         writer: Number of the unit whose kernel needs it quantized; None if it is written in float.
         readers: Numbers of the units that read it, once a unit.
+        extra_ns: What each of ``readers`` costs more in float if this tensor's writer is integer,
+            because it cannot fuse.
         float_readers: Readers that are no unit, the model's outputs included.
         quantize_ns: From float to integer.
         dequantize_ns: From integer to float, for each float reader.
@@ -38,20 +41,25 @@ class Tensor:
     value: ir.Value
     writer: int | None
     readers: tuple[int, ...]
+    extra_ns: tuple[float, ...]
     float_readers: int
     quantize_ns: float
     dequantize_ns: float
 
     def conversion_ns(self, is_integer: Callable[[int], bool]) -> float:
         """Cost of its conversions, given which units run on integers."""
-        reading = [is_integer(reader) for reader in self.readers]
         if self.writer is not None and is_integer(self.writer):
-            return self.dequantize_ns * (self.float_readers + reading.count(False))
-        return self.quantize_ns if any(reading) else 0.0
+            in_float = [
+                e for r, e in zip(self.readers, self.extra_ns, strict=True) if not is_integer(r)
+            ]
+            return self.dequantize_ns * (self.float_readers + len(in_float)) + sum(in_float)
+        return self.quantize_ns if any(map(is_integer, self.readers)) else 0.0
 
 
 def elements(value: ir.Value | None, batch: frozenset[str]) -> int | None:
     """Number of elements for one sample; None where the rank is unknown.
+
+    Where shape inference lost a dimension, the number comes from what was reshaped or multiplied.
 
     Args:
         value: The tensor.
@@ -59,7 +67,23 @@ def elements(value: ir.Value | None, batch: frozenset[str]) -> int | None:
     """
     if value is None or value.shape is None:
         return None
+    producer = value.producer()
+    if producer is not None and any(map(_is_lost, value.shape)):
+        if producer.op_type in _VIEWS:
+            return elements(producer.inputs[0], batch)
+        match = weighted(producer)
+        if match is not None and not match.is_conv and match.weight.const_value is not None:
+            read = elements(match.data, batch)
+            columns = match.weight.const_value.shape.numpy()[match.channel_axis]
+            return (
+                read // max(match.weight.const_value.size // columns, 1) * columns if read else read
+            )
     return math.prod(_size(dim, axis, batch) for axis, dim in enumerate(value.shape))
+
+
+def _is_lost(dim: int | ir.SymbolicDim) -> bool:
+    """A dimension without a name, or with one that shape inference made up."""
+    return not isinstance(dim, int) and (dim.value is None or dim.value.startswith("unk__"))
 
 
 def batch_symbols(graph: ir.Graph) -> frozenset[str]:
@@ -134,11 +158,14 @@ def tensors_of(
     for value, reading in readers.items():
         count = elements(value, batch) or 0
         outputs = sum(output is value for output in graph.outputs)
+        by_unit = tuple(dict.fromkeys(reading))
+        unfused = [costs.unfused_ns.get(units[reader].core.op_type, 0.0) for reader in by_unit]
         found.append(
             Tensor(
                 value=value,
                 writer=writers.get(value),
-                readers=tuple(dict.fromkeys(reading)),
+                readers=by_unit,
+                extra_ns=tuple(count * each for each in unfused),
                 float_readers=len(value.uses()) - len(reading) + outputs,
                 quantize_ns=count * costs.quantize_ns + costs.kernel_ns,
                 dequantize_ns=count * costs.dequantize_ns + costs.kernel_ns,

@@ -199,8 +199,9 @@ def _splits(node: ir.Node, quantized: set[ir.Value], running: Sequence[Unit]) ->
     """A float operator, no part of a unit, that reads or writes a quantized tensor."""
     if any(node in unit.nodes for unit in running):
         return False
-    values = [value for value in (*node.inputs, *node.outputs) if is_float_activation(value)]
-    return any(value in quantized for value in values)
+    if not any(is_float_activation(value) for value in node.outputs):
+        return False
+    return any(value in quantized for value in (*node.inputs, *node.outputs))
 
 
 __all__ = ["Choice", "names_of", "plan_integers", "unit_pattern"]

@@ -20,7 +20,8 @@ from fuseq.placement.patterns import Weighted, constant_of, is_float_activation,
 from fuseq.placement.plan import Limits, Use
 from fuseq.targets.fusion import FusionRules
 
-_UNIT_RANGE = frozenset({"Sigmoid", "Softmax"})
+_UNIT_RANGE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
+_WRITTEN_AS_CONV = frozenset({"HardSwish", "HardSigmoid"})
 _BINARY = frozenset({"Add", "Mul"})
 _ALL_INPUTS = frozenset({"Add", "Mul", "Concat"})
 
@@ -210,9 +211,16 @@ def _data_refusal(node: ir.Node, slots: tuple[int, ...]) -> str:
         return "it reads one tensor twice"
     if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
         return "only the nearest mode of Resize has an integer kernel"
+    if node.op_type in _WRITTEN_AS_CONV and not _has_channels(values[0]):
+        return "the channels or the rank of its input are unknown, or it has no image axes"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
         return "a pool that also gives indices has no integer kernel"
     return ""
+
+
+def _has_channels(value: ir.Value | None) -> bool:
+    shape = value.shape if value is not None else None
+    return shape is not None and len(shape) >= 3 and isinstance(shape[1], int)
 
 
 def _read_in_subgraph(value: ir.Value, graph: ir.Graph) -> bool:

@@ -32,6 +32,8 @@ class OperatorCosts:
         element: Other operators by name, for one element: of the output, of the input of a global
             pool, of each window of a pool. An operator that is not listed costs :attr:`other`.
         other: One element of an operator without an entry.
+        unfused_ns: What an element of a float operator costs more where the operator before it runs
+            on integers, and so cannot absorb it, by name.
         quantize_ns: One element from float to integer, with its change of layout.
         dequantize_ns: One element from integer to float, with its change of layout.
         kernel_ns: One kernel, however small.
@@ -44,6 +46,7 @@ class OperatorCosts:
     linear_mac: Cost
     element: Mapping[str, Cost]
     other: Cost
+    unfused_ns: Mapping[str, float]
     quantize_ns: float
     dequantize_ns: float
     kernel_ns: float
@@ -75,8 +78,9 @@ class FusionRules:
         costs: What operators cost where ``pairs_on_outputs``; None plans all that can run.
         depthwise_activations: Activations that a depthwise convolution of the format fuses; behind
             another one it stays float. None: it fuses all that other convolutions fuse.
-        pool_inputs: Pooling operators that run in the format when their input has a pair and all
-            readers of their output read it quantized.
+        adds_behind_activation: A residual Add also fuses into a convolution behind its activation.
+        unweighted: Operators without weights that run in the format in a kernel of their own, when
+            all their inputs have pairs and all readers of their output read it quantized.
     """
 
     activation: Format
@@ -95,4 +99,5 @@ class FusionRules:
     refused: Mapping[str, str]
     costs: OperatorCosts | None = None
     depthwise_activations: frozenset[str] | None = None
-    pool_inputs: frozenset[str] = frozenset()
+    adds_behind_activation: bool = True
+    unweighted: frozenset[str] = frozenset()
