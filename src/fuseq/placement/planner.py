@@ -14,7 +14,9 @@ import onnx_ir as ir
 
 from fuseq.formats import Format
 from fuseq.placement.choices import PlanOptions, blocked_by_user, unmatched_globs, user_refusal
+from fuseq.placement.joins import unweighted_entries, with_nodes
 from fuseq.placement.patterns import (
+    ACTIVATIONS,
     NORMALIZATIONS,
     Attention,
     Weighted,
@@ -78,6 +80,7 @@ def plan_everything(
     drafts.sort(key=lambda draft: order.get(draft.region.nodes[0], 0))
     if rules.residual == "identity":
         drafts = _with_identity_branches(model.graph, drafts, rules, order)
+    drafts = _with_unweighted(model.graph, drafts, rules)
     return Plan(
         target=target,
         format=user_format,
@@ -136,6 +139,10 @@ def refusal_of(match: Weighted, rules: FusionRules) -> str:
         return rules.refused[node.op_type]
     if match.is_depthwise and rules.depthwise:
         return rules.depthwise
+    if match.is_depthwise and rules.depthwise_activations is not None:
+        for step in epilogue(node):
+            if step.op_type in ACTIVATIONS and step.op_type not in rules.depthwise_activations:
+                return f"a quantized depthwise convolution does not fuse {step.op_type}"
     if match.is_conv and match.weight.shape is not None:
         channels = int(match.weight.shape.numpy()[1]) * match.groups
         if channels < rules.min_conv_channels:
@@ -259,10 +266,13 @@ def _with_identity_branches(
     graph: ir.Graph, drafts: list[Draft], rules: FusionRules, order: dict[str, int]
 ) -> list[Draft]:
     """Add to a quantized convolution the pair on the other branch of the Add that it fuses."""
+    activations = {node.name or "" for node in graph if node.op_type in ACTIVATIONS}
     convolutions = {
         draft.region.nodes[-1]: position
         for position, draft in enumerate(drafts)
-        if draft.region.quantized and draft.region.pattern in ("conv block", "grouped convolution")
+        if draft.region.quantized
+        and draft.region.pattern in ("conv block", "grouped convolution")
+        and (rules.adds_behind_activation or not activations.intersection(draft.region.nodes))
     }
     result = list(drafts)
     for node in graph:
@@ -284,6 +294,20 @@ def _with_identity_branches(
         region = dataclasses.replace(draft.region, nodes=(*draft.region.nodes, node.name or ""))
         result[position] = Draft(region, (*draft.tensors, entry))
     return result
+
+
+def _with_unweighted(graph: ir.Graph, drafts: list[Draft], rules: FusionRules) -> list[Draft]:
+    """Add to a region the pairs of pools and additions that only it reads."""
+    added = unweighted_entries(graph, [t for draft in drafts for t in draft.tensors], rules)
+    return [
+        Draft(
+            with_nodes(draft.region, [node for node, _ in added[draft.region.name]]),
+            (*draft.tensors, *(entry for _, entry in added[draft.region.name])),
+        )
+        if draft.region.name in added
+        else draft
+        for draft in drafts
+    ]
 
 
 def _fused_branch(

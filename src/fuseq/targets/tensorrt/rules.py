@@ -17,6 +17,7 @@ _INT8_ATTENTION = (
 _FP8_CHANNELS = 16
 _FP8_DEPTHWISE = "TensorRT has no FP8 kernels for depthwise convolutions"
 _HOPPER = 90
+_UNWEIGHTED = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "Add"})
 
 
 def rules_for(fmt: Format, capability: int) -> FusionRules:
@@ -27,7 +28,8 @@ def rules_for(fmt: Format, capability: int) -> FusionRules:
     - Residual Add: the branch that is not fused is quantized (recommendation 4).
     - The next Q fuses into a convolution, so pairs stand on inputs alone (recommendations 1 and 2).
     - Average pooling is quantized by a pair on its input where its readers are quantized
-      (recommendation 5): the ResNet-18 engine with it is the fastest.
+      (recommendation 5): the ResNet-18 engine with it is the fastest. So is an Add behind an
+      activation, which no convolution takes (pairs on both inputs, the figure of recommendation 5).
     - A quantized depthwise convolution fuses Relu and Clip alone
       (https://github.com/NVIDIA/TensorRT/issues/3205).
     """
@@ -48,5 +50,6 @@ def rules_for(fmt: Format, capability: int) -> FusionRules:
         data_ops={},
         refused={},
         depthwise_activations=frozenset({"Relu", "Clip"}),
-        pool_inputs=frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"}),
+        adds_behind_activation=False,
+        unweighted=frozenset() if is_fp8 else _UNWEIGHTED,
     )
