@@ -41,7 +41,8 @@ def remove_float_casts(model: ir.Model) -> None:
             continue
         if any(user.graph is not model.graph for user in node.outputs[0].consumers()):
             continue  # a subgraph reads it: its type is not ours to change
-        node.outputs[0].replace_all_uses_with(node.inputs[0])
+        for user, index in list(node.outputs[0].uses()):
+            user.replace_input_with(index, node.inputs[0])
         if not node.outputs[0].is_graph_output():
             model.graph.remove(node, safe=True)
 

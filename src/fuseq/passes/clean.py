@@ -35,6 +35,12 @@ def lift_constants(model: ir.Model) -> list[str]:
     return []
 
 
+def lift_constants_again(model: ir.Model) -> list[str]:
+    """Turn Constant nodes that the opset converter wrote (axes, pads, bounds) into initializers."""
+    _run(model, common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
+    return []
+
+
 def fold_constants(model: ir.Model) -> list[str]:
     """Compute what depends on constants only, within FOLD_INPUT_ELEMENTS and FOLD_OUTPUT_ELEMENTS.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from fuseq.errors import ModelError
+from fuseq.passes.shapes import infer_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -16,6 +17,9 @@ OPSET = 21
 of GroupNormalization. TensorRT-RTX 1.7.1 parses 21 to 25 and ONNX Runtime 1.22 all of them; a file
 that is newer keeps its opset, because lowering it can lose meaning."""
 
+BFLOAT16_OPSET = 22
+"""Opset whose Conv, pooling and most other operators know BFLOAT16."""
+
 _SCRIPT_CONVERTER_FROM = 18
 """The converter of onnxscript starts here; below it the C++ converter of onnx goes first."""
 
@@ -24,27 +28,41 @@ _BIG_BYTES = 4096
 
 
 def raise_opset(model: ir.Model) -> list[str]:
-    """Convert ``model`` in place to OPSET when it is older.
+    """Convert ``model`` in place to OPSET, or BFLOAT16_OPSET if it holds BF16, when it is older.
 
     Raises:
         ModelError: A node has no conversion; the message has the converter's words.
     """
     version = model.opset_imports.get("")
-    if version is None or version >= OPSET:
+    wanted = BFLOAT16_OPSET if _holds_bfloat16(model) else OPSET
+    if version is None or version >= wanted:
         return []
     if version < _SCRIPT_CONVERTER_FROM:
+        infer_shapes(model)  # Softmax-12 converts plainly only where the converter sees the rank
         _convert_by_onnx(model, version)
-    _convert_by_onnxscript(model)
+    raise_to(model, wanted)
     return []
 
 
-def _convert_by_onnxscript(model: ir.Model) -> None:
+def raise_to(model: ir.Model, opset: int) -> None:
+    """Convert a ``model`` of opset 18 or newer in place to ``opset``, unless it is newer.
+
+    Raises:
+        ModelError: A node has no conversion; the message has the converter's words.
+    """
     from onnxscript import version_converter  # noqa: PLC0415 (imports onnx and its schemas)
 
+    if model.opset_imports.get("", opset) >= opset:
+        return
     try:
-        version_converter.ConvertVersionPass(OPSET, fallback=False)(model)
+        version_converter.ConvertVersionPass(opset, fallback=False)(model)
     except (RuntimeError, ValueError, ir.passes.PassError) as error:
         raise _cannot(model, error) from error
+
+
+def _holds_bfloat16(model: ir.Model) -> bool:
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    return any(value.dtype == ir.DataType.BFLOAT16 for value in values)
 
 
 def _convert_by_onnx(model: ir.Model, version: int) -> None:

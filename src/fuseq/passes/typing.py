@@ -13,6 +13,7 @@ from fuseq.passes.compute_types import compute_types
 from fuseq.passes.float_slots import Slots, is_float, slots_of
 from fuseq.passes.islands import Why, fp32_nodes
 from fuseq.passes.notes import Note
+from fuseq.passes.opset import BFLOAT16_OPSET, raise_to
 from fuseq.passes.retype import retype_node
 
 PRECISIONS: Mapping[str, ir.DataType] = {
@@ -51,6 +52,8 @@ def set_precision(
     """
     dtype = _dtype_named(precision)
     _check_names(model, keep_fp32)
+    if dtype == ir.DataType.BFLOAT16:
+        raise_to(model, BFLOAT16_OPSET)
     before = _types_before(model)
     remove_float_casts(model)
     slots = {node: slots_of(node, model.opset_imports.get("", 0)) for node in model.graph}
