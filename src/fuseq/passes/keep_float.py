@@ -30,10 +30,17 @@ def keep_planned_floats(model: ir.Model) -> list[str]:
         is_float = made_by(node.inputs[1], "DequantizeLinear") is None
         if source is None or not is_float or not _leads_to_quantize(node.outputs[0]):
             continue
-        shape = source.outputs[0].shape
-        if shape is not None and len(shape) > 1 and isinstance(shape[_CHANNEL_AXIS], int):
-            _repeat_scale(model.graph, node, source, shape[_CHANNEL_AXIS], taken)
+        channels = _channels(source.outputs[0])
+        if channels is not None:
+            _repeat_scale(model.graph, node, source, channels, taken)
     return []
+
+
+def _channels(value: ir.Value) -> int | None:
+    if value.shape is None or len(value.shape) <= _CHANNEL_AXIS:
+        return None
+    size = value.shape[_CHANNEL_AXIS]
+    return size if isinstance(size, int) else None
 
 
 def _leads_to_quantize(value: ir.Value) -> bool:
@@ -62,3 +69,5 @@ def _repeat_scale(
     new.name, new.shape, new.type = f"{old.name}_for_{node.name}", old.shape, old.type
     graph.insert_before(node, own)
     node.replace_input_with(0, new)
+    if not old.uses() and not old.is_graph_output():
+        graph.remove(source, safe=True)

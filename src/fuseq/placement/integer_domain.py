@@ -23,7 +23,6 @@ import onnx_ir as ir
 from fuseq.placement.choices import (
     PlanOptions,
     blocked_by_user,
-    names_of,
     unmatched_globs,
     user_refusal,
 )
@@ -31,7 +30,7 @@ from fuseq.placement.integer_choice import choose_units, estimate, why_float
 from fuseq.placement.integer_costs import batch_symbols, tensors_of, unit_cost
 from fuseq.placement.integer_tensors import tensor_entries
 from fuseq.placement.integer_units import Unit, units_of
-from fuseq.placement.patterns import is_float_activation
+from fuseq.placement.patterns import is_float_activation, residual_inputs
 from fuseq.placement.plan import Plan, Region, fingerprint
 from fuseq.placement.planner import pattern_of, refusal_of
 from fuseq.source_lines import module_path
@@ -93,7 +92,7 @@ def unit_pattern(unit: Unit) -> str:
     """Name of the unit's pattern, as the plan and the tables print it."""
     if unit.weighted is not None:
         return pattern_of(unit.weighted)
-    if unit.core.op_type == "Add":
+    if residual_inputs(unit.core) is not None:
         return "residual join"
     return unit.core.op_type
 
@@ -147,6 +146,11 @@ def _cheapest(
         f"{total.planned_ns / 1e6:.2f} ms against {total.float_ns / 1e6:.2f} ms in float for those "
         "operators, one sample, one core."
     )
+    if not chosen:
+        note = (
+            "nothing is quantized: no island of integer operators is estimated to be faster than "
+            "float on this processor; --policy full quantizes anyway."
+        )
     return Choice(frozenset(numbers[number] for number in chosen), reasons, (note,))
 
 
@@ -157,16 +161,22 @@ def _regions(
     reasons: Mapping[str, str],
     rules: FusionRules,
 ) -> tuple[Region, ...]:
-    """One region a unit, and one for each float operator that stands beside integers."""
+    """One region a unit, and one for each float operator that stands beside integers.
+
+    Operators that only copy values are left out where everything around them is float.
+    """
     by_core = {unit.core: unit for unit in units}
     inside = {unit.name for unit in running}
+    absorbed = {node for unit in running for node in unit.nodes}
     quantized = _quantized_values(running)
     regions = []
     for node in graph:
         unit = by_core.get(node)
+        if unit is not None and unit.same_scale and not _touches(node, quantized):
+            continue
         if unit is not None:
             regions.append(_unit_region(unit, unit.name in inside, reasons, rules))
-        elif _splits(node, quantized, running):
+        elif node not in absorbed and _splits(node, quantized):
             why = _NO_KERNEL.format(op=node.op_type, format=rules.activation.name)
             regions.append(Region(node.name or "", node.op_type, (node.name or "",), False, why))
     return tuple(regions)
@@ -195,13 +205,11 @@ def _quantized_values(running: Sequence[Unit]) -> set[ir.Value]:
     return found
 
 
-def _splits(node: ir.Node, quantized: set[ir.Value], running: Sequence[Unit]) -> bool:
-    """A float operator, no part of a unit, that reads or writes a quantized tensor."""
-    if any(node in unit.nodes for unit in running):
-        return False
-    if not any(is_float_activation(value) for value in node.outputs):
-        return False
+def _splits(node: ir.Node, quantized: set[ir.Value]) -> bool:
+    """A float operator that reads or writes a quantized tensor."""
+    is_float = any(is_float_activation(value) for value in node.outputs)
+    return is_float and _touches(node, quantized)
+
+
+def _touches(node: ir.Node, quantized: set[ir.Value]) -> bool:
     return any(value in quantized for value in (*node.inputs, *node.outputs))
-
-
-__all__ = ["Choice", "names_of", "plan_integers", "unit_pattern"]
