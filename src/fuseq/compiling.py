@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from fuseq.model import load, profile_for
+from fuseq.model import load, profile_between
 from fuseq.targets import parse_target
 from fuseq.targets.base import Engine
 
@@ -19,6 +19,8 @@ def compile_model(
     gpu: str | None = None,
     batch: int = 8,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    minima: Mapping[str, tuple[int, ...]] | None = None,
+    maxima: Mapping[str, tuple[int, ...]] | None = None,
     keep_plan: bool = False,
 ) -> Engine:
     """Compile for ``target`` at one static shape.
@@ -29,6 +31,8 @@ def compile_model(
         gpu: GPU that predictions assume.
         batch: Size of a dynamic first axis.
         shapes: Static shape by input name, where more is dynamic.
+        minima: Smallest shape by input name; an input that is not named keeps its one shape.
+        maxima: Largest shape by input name, likewise.
         keep_plan: Keep the serialized engine in the result.
 
     Raises:
@@ -38,4 +42,5 @@ def compile_model(
     """
     loaded = load(model) if not isinstance(model, ir.Model) else model
     chosen = parse_target(target, gpu)
-    return chosen.compile(loaded, profile_for(loaded, batch, shapes), keep_plan=keep_plan)
+    profile = profile_between(loaded, batch, shapes or {}, minima or {}, maxima or {})
+    return chosen.compile(loaded, profile, keep_plan=keep_plan)

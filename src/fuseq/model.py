@@ -142,6 +142,33 @@ def profile_for(
     return ShapeProfile({spec.name: _static(spec, batch, given) for spec in input_specs(model)})
 
 
+def profile_between(
+    model: ir.Model,
+    batch: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    minima: Mapping[str, tuple[int, ...]],
+    maxima: Mapping[str, tuple[int, ...]],
+) -> ShapeProfile:
+    """Choose smallest, usual and largest shape per input; an input named nowhere has one shape.
+
+    Raises:
+        OptionError: A shape does not fit the model, or the three are not in order.
+    """
+    optimum = profile_for(model, batch, shapes).optimum
+    minimum = profile_for(model, batch, {**optimum, **minima}).optimum
+    maximum = profile_for(model, batch, {**optimum, **maxima}).optimum
+    for name, usual in optimum.items():
+        if not all(
+            low <= mid <= high
+            for low, mid, high in zip(minimum[name], usual, maximum[name], strict=True)
+        ):
+            raise OptionError(
+                f"shapes of {name!r} are not in order: --min-shape {list(minimum[name])}, "
+                f"--shape {list(usual)}, --max-shape {list(maximum[name])}."
+            )
+    return ShapeProfile(optimum, minimum, maximum)
+
+
 def _static(spec: InputSpec, batch: int, given: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     wanted = given.get(spec.name)
     if spec.shape is None:

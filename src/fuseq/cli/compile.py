@@ -28,6 +28,14 @@ from fuseq.report.terminal import engine_table, kernel_table
 @gpu_option
 @batch_option
 @shape_option
+@click.option(
+    "--min-shape",
+    "minima",
+    multiple=True,
+    metavar="NAME:D,D,...",
+    help="Smallest shape of an input; with --max-shape the engine takes a range of shapes.",
+)
+@click.option("--max-shape", "maxima", multiple=True, metavar="NAME:D,D,...", help="Largest shape.")
 @click.option("-o", "--output", "engine_file", type=click.Path(), help="Write the engine.")
 @click.option("--kernels", is_flag=True, help="List every kernel, not the slowest 20.")
 @json_option
@@ -37,6 +45,8 @@ def compile_command(
     gpu: str | None,
     batch: int,
     shapes: tuple[str, ...],
+    minima: tuple[str, ...],
+    maxima: tuple[str, ...],
     engine_file: str | None,
     kernels: bool,
     as_json: bool,
@@ -49,6 +59,7 @@ def compile_command(
         report("compile", 0, None)
         engine = compile_model(
             model, target, gpu=gpu, batch=batch, shapes=parse_shapes(shapes),
+            minima=parse_shapes(minima), maxima=parse_shapes(maxima),
             keep_plan=engine_file is not None,
         )  # fmt: skip
     if engine_file is not None and engine.plan_bytes is not None:
