@@ -11,6 +11,8 @@ bertQKVToContextPlugin; no fused INT8 attention on sm87 (a user's report on Orin
 3. A multiplication by a constant that q or k alone goes through belongs to the kernel.
 4. Anything else (three pairs, FP32): two products and a softmax of their own.
 5. A low-precision kernel writes the quantized result when Q alone reads it.
+6. A guard against NaN behind the softmax goes into a float kernel and breaks a low-precision one
+   (compiled with TensorRT-RTX: CLIP's text encoder as exported).
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Attention:
     softmax: ir.Node
     product: ir.Node
     between: tuple[ir.Node, ...]
+    guard: tuple[ir.Node, ...]
     softmax_pair: tuple[ir.Node, ...]
 
     @property
@@ -66,7 +69,7 @@ def fuse_attention(network: Network) -> None:
         layer = network.owner[found.scores]
         layer.type, layer.word, layer.operands = KernelType.ATTENTION, "kgen", operands
         pairs = [pair for value in found.operands if (pair := dequantizer(value)) is not None]
-        fused = [*found.between, found.softmax, *found.softmax_pair, found.product]
+        fused = [*found.between, found.softmax, *found.guard, *found.softmax_pair, found.product]
         if operands:
             fused += pairs + _trailing_quantize(found, operands)
         network.absorb(layer, fused)
@@ -83,20 +86,30 @@ def _trailing_quantize(found: Attention, operands: str) -> list[ir.Node]:
 
 
 def _match(network: Network, softmax: ir.Node) -> Attention | None:
-    behind = _product_behind(network, softmax)
+    guard = _guard(softmax)
+    end = guard[-1].outputs[0] if guard else softmax.outputs[0]
+    behind = _product_behind(network, end)
     before = _scores_before(network, softmax)
     if behind is None or before is None:
         return None
     product, pair = behind
     scores, between = before
-    return Attention(scores, softmax, product, between, pair)
+    return Attention(scores, softmax, product, between, guard, pair)
 
 
-def _product_behind(
-    network: Network, softmax: ir.Node
-) -> tuple[ir.Node, tuple[ir.Node, ...]] | None:
-    """The product with V, and the pair between the softmax and it."""
-    end, pair = softmax.outputs[0], tuple[ir.Node, ...]()
+def _guard(softmax: ir.Node) -> tuple[ir.Node, ...]:
+    """Case 6: ``Where(IsNaN(p), 0, p)``, which exporters write behind a softmax."""
+    value = softmax.outputs[0]
+    readers = {use.node.op_type: use.node for use in value.uses()}
+    if len(value.uses()) != 2 or set(readers) != {"IsNaN", "Where"}:
+        return ()
+    test, choice = readers["IsNaN"], readers["Where"]
+    return (test, choice) if only_reader(test.outputs[0]) is choice else ()
+
+
+def _product_behind(network: Network, end: ir.Value) -> tuple[ir.Node, tuple[ir.Node, ...]] | None:
+    """The product with V, and the pair between the probabilities and it."""
+    pair: tuple[ir.Node, ...] = ()
     reader = only_reader(end)
     if reader is not None and is_quantize(reader):
         behind = only_reader(reader.outputs[0])
@@ -173,6 +186,8 @@ def _operands(network: Network, found: Attention) -> str | None:
 
 def _refusal(network: Network, found: Attention, operands: str) -> str:
     capability = network.builder.capability
+    if found.guard:
+        return "a guard against NaN stands behind the softmax"
     if operands == "fp8":
         return "" if capability >= _FP8_CAPABILITY else f"no FP8 before sm{_FP8_CAPABILITY}"
     if operands != "int8":

@@ -18,6 +18,7 @@ Names in brackets are the passes of TensorRT's verbose log. Numbered cases:
    xf1 is floating-point, so the output of the fused convolution is limited to floating-point, and
    the trailing Q-layer cannot be fused" (recommendation 4).
 5. A Q copied from behind a Concat does not fuse into ConvTranspose (.../issues/2597).
+6. A float convolution takes the zero padding before it ("Padding and Convolution").
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ import onnx_ir as ir
 
 from fuseq.targets.tensorrt.layers import Layer, Network
 from fuseq.targets.tensorrt.move_quantize import is_cloned
-from fuseq.targets.tensorrt.operators import ACTIVATIONS, PRODUCTS
+from fuseq.targets.tensorrt.operators import (
+    ACTIVATIONS,
+    CONVOLUTIONS,
+    PRODUCTS,
+    is_image_padding,
+)
 from fuseq.targets.tensorrt.pointwise_block import pointwise_block
 from fuseq.targets.tensorrt.quantization import (
     dequantizer,
@@ -57,6 +63,8 @@ def _fuse(network: Network, layer: Layer) -> None:
         network.absorb(
             layer, [pair for pair in pairs if pair is not None and pair in network.owner]
         )
+    else:
+        network.absorb(layer, _padding(network, layer))  # case 6
     end = node.outputs[0]
     while True:
         fused = _next_epilogue(network, layer, end)
@@ -66,6 +74,15 @@ def _fuse(network: Network, layer: Layer) -> None:
         end = fused[-1].outputs[0]
     if layer.operands:
         _fuse_quantize(network, layer, end)
+
+
+def _padding(network: Network, layer: Layer) -> list[ir.Node]:
+    data = layer.anchor.inputs[0]
+    producer = data.producer() if data is not None else None
+    if data is None or producer is None or layer.anchor.op_type not in CONVOLUTIONS:
+        return []
+    alone = only_reader(data) is not None and network.is_single(producer)
+    return [producer] if alone and is_image_padding(producer) else []
 
 
 def _operands(network: Network, node: ir.Node) -> str:

@@ -13,7 +13,7 @@ from fuseq.targets.tensorrt.layers import Network
 from fuseq.targets.tensorrt.operators import CONVOLUTIONS, NORMALIZATIONS, POOLS, is_global_average
 
 _ANCHORS = (NORMALIZATIONS - {"BatchNormalization"}) | {
-    "MatMul", "Einsum", "Attention", "MultiHeadAttention",
+    "Einsum", "Attention", "MultiHeadAttention",
 }  # fmt: skip
 _CLASSIC = CONVOLUTIONS | POOLS | {"Resize", "Upsample"}
 
@@ -29,9 +29,29 @@ def generated_nodes(network: Network) -> frozenset[ir.Node]:
             continue
         component = _component(start, inside, network)
         seen |= component
-        if any(node.op_type in _ANCHORS for node in component):
+        if any(_is_anchor(node, network) for node in component):
             found |= component
     return frozenset(found)
+
+
+def _is_anchor(node: ir.Node, network: Network) -> bool:
+    if node.op_type == "MatMul":
+        return not is_fully_connected(node, network)
+    return node.op_type in _ANCHORS
+
+
+def is_fully_connected(node: ir.Node, network: Network) -> bool:
+    """A product of a matrix and constant weights, which the classic optimizer runs as a 1x1
+    convolution (``fc`` of the ResNet-18 engines, a MatMul in the ResNet-50 engine)."""
+    if node.op_type not in ("Gemm", "MatMul"):
+        return False
+    data, weight = node.inputs[0], node.inputs[1]
+    return (
+        data is not None
+        and data.shape is not None
+        and len(data.shape) == 2
+        and weight in network.constants
+    )
 
 
 def _is_classic(node: ir.Node) -> bool:

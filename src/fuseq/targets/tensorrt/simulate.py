@@ -17,14 +17,14 @@ from fuseq.targets.tensorrt.fuse_attention import fuse_attention
 from fuseq.targets.tensorrt.fuse_generated import fuse_generated
 from fuseq.targets.tensorrt.fuse_pointwise import fuse_pointwise
 from fuseq.targets.tensorrt.fuse_pools import fuse_pools
-from fuseq.targets.tensorrt.fuse_products import fuse_products
+from fuseq.targets.tensorrt.fuse_products import fuse_products, is_depthwise
 from fuseq.targets.tensorrt.kernels import kernels_of
 from fuseq.targets.tensorrt.layers import Network, network_of
 from fuseq.targets.tensorrt.merge_siblings import merge_siblings
 from fuseq.targets.tensorrt.move_quantize import move_quantization
 from fuseq.targets.tensorrt.prepare import origin, prepare
 from fuseq.targets.tensorrt.refusals import refuse
-from fuseq.targets.tensorrt.regions import generated_nodes
+from fuseq.targets.tensorrt.regions import generated_nodes, is_fully_connected
 
 
 def simulate(
@@ -40,7 +40,7 @@ def simulate(
     move_quantization(copy.graph)
     network = network_of(copy.graph, builder)
     network.generated = generated_nodes(network)
-    _gemms_as_convolutions(network)
+    _convolutions(network)
     fuse_attention(network)
     fuse_products(network)
     fuse_pools(network)
@@ -54,8 +54,11 @@ def simulate(
     return kernels, tuple(network.notes)
 
 
-def _gemms_as_convolutions(network: Network) -> None:
-    """A Gemm outside the ML compiler's regions is a 1x1 convolution (``fc`` in the ResNet-18 engines)."""
+def _convolutions(network: Network) -> None:
+    """Fully connected layers outside the ML compiler's regions are 1x1 convolutions, and depthwise
+    convolutions have a kernel of their own."""
     for node, layer in network.owner.items():
-        if node.op_type == "Gemm" and node not in network.generated:
+        if node not in network.generated and is_fully_connected(node, network):
             layer.type, layer.word = KernelType.CONVOLUTION, "CaskConvolution"
+        elif node.op_type == "Conv" and is_depthwise(node):
+            layer.word = "CudaDepthwiseConvolution"
