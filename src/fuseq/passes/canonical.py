@@ -17,11 +17,14 @@ from fuseq.passes.clean import (
     lift_constants_again,
 )
 from fuseq.passes.clips import merge_clips
+from fuseq.passes.constant_types import unify_constant_types
 from fuseq.passes.dropout import remove_dropouts
 from fuseq.passes.expand import drop_expands
+from fuseq.passes.flat_softmax import merge_flat_softmaxes
 from fuseq.passes.flat_transpose import merge_flat_transposes
 from fuseq.passes.fold_affine import fold_affine
 from fuseq.passes.gelu import fuse_gelus
+from fuseq.passes.known_sizes import fold_known_sizes
 from fuseq.passes.layer_norm import fuse_layer_norms
 from fuseq.passes.library_rules import apply_library_rules
 from fuseq.passes.names import fix_names
@@ -29,6 +32,7 @@ from fuseq.passes.no_ops import remove_no_ops
 from fuseq.passes.opset import raise_opset
 from fuseq.passes.shapes import infer_shapes
 from fuseq.passes.sibling_linears import merge_sibling_linears
+from fuseq.passes.static_reshape import make_reshapes_static
 from fuseq.passes.subgraphs import note_subgraphs
 from fuseq.passes.unbind import split_unbound_heads
 from fuseq.passes.weight_chains import resolve_weights
@@ -44,6 +48,11 @@ STEPS: tuple[Step, ...] = (
     fold_constants,
     resolve_weights,
     infer_shapes,
+    unify_constant_types,
+    fold_known_sizes,
+    fold_constants_again,
+    make_reshapes_static,
+    merge_flat_softmaxes,
     remove_no_ops,
     fold_affine,
     merge_clips,

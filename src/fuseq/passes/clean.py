@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from fuseq.errors import ModelError
+from fuseq.passes.matching import integers, is_op
 
 FOLD_INPUT_ELEMENTS = 8192
 """Operands above this size are weights; folding over them would load and copy them."""
 
 FOLD_OUTPUT_ELEMENTS = 1 << 16
 """A folded result above this size would blow up the file (Expand, Tile, Range of a big tensor)."""
+
+_FILLED_ELEMENTS = 64
 
 
 def lift_constants(model: ir.Model) -> list[str]:
@@ -64,6 +69,7 @@ def _fold(model: ir.Model, *, infers_shapes: bool) -> list[str]:
             shape_inference=infers_shapes,
             input_size_limit=FOLD_INPUT_ELEMENTS,
             output_size_limit=FOLD_OUTPUT_ELEMENTS,
+            should_fold=_should_fold,
         ),
         common.IdentityEliminationPass(),
         common.RemoveUnusedNodesPass(),
@@ -83,6 +89,14 @@ def clean_up(model: ir.Model) -> list[str]:
         common.TopologicalSortPass(),
     )
     return []
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Pads and shapes are filled by small ConstantOfShape, which the library never folds."""
+    if not is_op(node, "ConstantOfShape"):
+        return None
+    shape = integers(node.inputs[0])
+    return True if shape is not None and math.prod(shape) <= _FILLED_ELEMENTS else None
 
 
 def _run(model: ir.Model, *passes: ir.passes.InPlacePass) -> None:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.passes.matching import is_op
 from fuseq.passes.splice import bypass
+from fuseq.passes.symbolic_dims import same_dim
 
 BROADCASTING = (
     *(
@@ -56,7 +57,7 @@ def _lost_axes(source: _Dims, out: _Dims) -> set[int] | None:
     """Axes, counted from the last (-1), that the Expand spreads; None where it adds axes."""
     if len(source) != len(out):
         return None
-    return {axis - len(out) for axis in range(len(out)) if not _equal(source[axis], out[axis])}
+    return {axis - len(out) for axis in range(len(out)) if not same_dim(source[axis], out[axis])}
 
 
 def _not_missed(value: ir.Value, lost: set[int], stale: list[ir.Value]) -> bool:
@@ -81,10 +82,4 @@ def _spreads(other: ir.Value, axis: int, out: ir.Value) -> bool:
     """``other`` alone gives ``out`` its size on ``axis`` (counted from the last)."""
     if other.shape is None or out.shape is None or -axis > len(other.shape):
         return False
-    return -axis <= len(out.shape) and _equal(other.shape[axis], out.shape[axis])
-
-
-def _equal(left: int | ir.SymbolicDim, right: int | ir.SymbolicDim) -> bool:
-    if isinstance(left, int) or isinstance(right, int):
-        return left == right
-    return left.value is not None and left.value == right.value
+    return -axis <= len(out.shape) and same_dim(other.shape[axis], out.shape[axis])

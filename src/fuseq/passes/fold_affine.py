@@ -89,7 +89,7 @@ def _fold(graph: ir.Graph, layer: _Layer, reader: ir.Node, taken: set[str]) -> b
     if affine is None or not np.isfinite(affine.scale).all():
         return False
     output = reader.outputs[0]
-    if output.is_graph_output() or not _scale(graph, layer, affine, taken):
+    if not _scale(graph, layer, affine, taken):
         return False
     bias = np.zeros(1) if layer.bias is None else layer.bias.astype(np.float64) * layer.bias_factor
     shifted = np.broadcast_to(bias.reshape(-1) * affine.scale + affine.shift, (layer.channels,))
@@ -105,7 +105,7 @@ def _fold(graph: ir.Graph, layer: _Layer, reader: ir.Node, taken: set[str]) -> b
 def _fold_linear(graph: ir.Graph, layer: _Layer, reader: ir.Node, taken: set[str]) -> bool:
     add = reader if is_op(reader, "Add") else None
     norm = only_reader(add.outputs[0]) if add is not None else reader
-    if norm is None or not is_op(norm, "BatchNormalization") or norm.outputs[0].is_graph_output():
+    if norm is None or not is_op(norm, "BatchNormalization"):
         return False
     rank = len(layer.node.outputs[0].shape or ())
     affine = affine_of(norm, layer.channels, 1) if rank == 2 else None

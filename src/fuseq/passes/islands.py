@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fuseq.passes.float_range import Fault, constant_fault, magnitude_fault
 from fuseq.passes.float_slots import Slots, is_float
+from fuseq.passes.matching import split_constant
 
 Why = dict[ir.Node, str]
 
@@ -33,6 +34,9 @@ CARRIERS = frozenset(
     | {"ReduceMean", "ReduceSum", "Reshape", "Slice", "Sqrt", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators whose output is as delicate as their input: a variance, its root, its reciprocal."""
+
+_WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
+"""Carriers when the other operand is a constant: a variance plus its epsilon."""
 
 _EPSILON_TAKERS = frozenset({"Add", "Max", "Clip"})
 
@@ -61,8 +65,14 @@ class Search:
             if user not in self.slots or index not in self.slots[user].inputs:
                 continue
             self.keep(user, reason)
-            if user.op_type in CARRIERS and not known and is_float(user.outputs[0]):
+            if not known and _carries(user) and is_float(user.outputs[0]):
                 self.keep_value(user.outputs[0], reason)
+
+
+def _carries(node: ir.Node) -> bool:
+    if node.op_type in _WITH_CONSTANT:
+        return split_constant(node) is not None
+    return node.op_type in CARRIERS
 
 
 def fp32_nodes(

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from fuseq.passes.matching import array, integers, is_op, scalar
 from fuseq.passes.splice import bypass
-from fuseq.passes.symbolic_dims import shape_elements, value_dims
+from fuseq.passes.symbolic_dims import same_shape, shape_elements, value_dims
 
 
 def remove_no_ops(model: ir.Model) -> list[str]:
@@ -49,18 +49,7 @@ def _computed(node: ir.Node) -> ir.Value | None:
 
 def _same_shape(node: ir.Node) -> bool:
     source = _computed(node)
-    before = value_dims(source) if source is not None else None
-    out = node.outputs[0].shape
-    if source is None or before is None or out is None or source.shape is None:
-        return False
-    if len(before) != len(out):
-        return False
-    pairs = zip(source.shape, out, strict=True)
-    return all(a == b if isinstance(a, int) else _same_symbol(a, b) for a, b in pairs)
-
-
-def _same_symbol(left: ir.SymbolicDim, right: int | ir.SymbolicDim) -> bool:
-    return not isinstance(right, int) and left.value is not None and left.value == right.value
+    return source is not None and same_shape(source, node.outputs[0])
 
 
 def _no_pads(node: ir.Node) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from fuseq.errors import ModelError
+from fuseq.passes.clean import fold_constants
 from fuseq.passes.shapes import infer_shapes
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def raise_opset(model: ir.Model) -> list[str]:
     if version is None or version >= wanted:
         return []
     if version < _SCRIPT_CONVERTER_FROM:
+        fold_constants(model)
         infer_shapes(model)  # Softmax-12 converts plainly only where the converter sees the rank
         _convert_by_onnx(model, version)
     raise_to(model, wanted)

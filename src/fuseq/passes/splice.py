@@ -35,14 +35,22 @@ def replace(
 def bypass(graph: ir.Graph, node: ir.Node, source: ir.Value) -> bool:
     """Let readers of ``node``'s first output read ``source``, and remove the node.
 
+    Where that output is a graph output, ``source`` takes its name and its place.
+
     Returns:
-        False where that output is a graph output of another name: then nothing is changed.
+        False where ``source`` cannot take it, because it is an input, a constant or an output of
+        the graph itself: then nothing is changed.
     """
     output = node.outputs[0]
     if output.is_graph_output():
-        return False
-    output.replace_all_uses_with(source)
+        maker = source.producer()
+        if maker is None or maker.graph is not graph or source.is_graph_output():
+            return False
+        source.type, source.shape = output.type or source.type, output.shape or source.shape
+    output.replace_all_uses_with(source, replace_graph_outputs=True)
     graph.remove(node, safe=True)
+    if source.is_graph_output():
+        source.name, output.name = output.name, None
     return True
 
 

@@ -45,6 +45,20 @@ def value_dims(value: ir.Value) -> list[Dim] | None:
     return [dim if isinstance(dim, int) else (value, axis) for axis, dim in enumerate(value.shape)]
 
 
+def same_shape(one: ir.Value, other: ir.Value) -> bool:
+    """Tell whether both shapes are known and equal, axis by axis, in size or in symbol."""
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return False
+    return all(same_dim(a, b) for a, b in zip(one.shape, other.shape, strict=True))
+
+
+def same_dim(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
+    """Tell whether two dimensions are the same number, or the same named symbol."""
+    if isinstance(one, int) or isinstance(other, int):
+        return one == other
+    return one.value is not None and one.value == other.value
+
+
 def _of_shape(node: ir.Node) -> list[Dim] | None:
     source = node.inputs[0]
     dims = value_dims(source) if source is not None else None
