@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from fuseq.calibration.collectors import METHODS, chooser_named
 from fuseq.calibration.collectors.entropy import divergences, entropy_range
 from fuseq.calibration.collectors.mse import mse_range
 from fuseq.calibration.collectors.percentile import percentile_range
-from fuseq.calibration.histogram import BINS, Histogram
+from fuseq.calibration.histogram import BINS, Counts, Histogram, merged_bins
 from fuseq.calibration.ranges import EMPTY, Problem, Range
 from fuseq.errors import OptionError
 from fuseq.formats import FORMATS, FP8, INT8, UINT8, Format
@@ -18,10 +21,11 @@ from fuseq.formats import FORMATS, FP8, INT8, UINT8, Format
 
 def histogram_of(x: np.ndarray) -> Histogram:
     amax = float(np.abs(x).max())
-    index = np.trunc(x / amax * BINS).astype(int).clip(1 - BINS, BINS - 1)
-    positive = np.bincount(index[index >= 0], minlength=BINS)
-    negative = np.bincount(-index[index < 0], minlength=BINS)
-    return Histogram(positive, negative, Range(float(x.min()), float(x.max())))
+    exponent = math.ceil(math.log2(amax))
+    index = np.trunc(x * 2.0**-exponent * BINS).astype(int).clip(1 - BINS, BINS - 1)
+    counts = Counts()
+    counts.add(np.bincount(index % (2 * BINS), minlength=2 * BINS), exponent)
+    return counts.histogram(Range(float(x.min()), float(x.max())))
 
 
 def heavy_tailed(seed: int = 0, count: int = 200_000) -> np.ndarray:
@@ -35,9 +39,7 @@ def test_percentile_of_magnitudes() -> None:
         found = percentile_range(histogram, INT8, percentile=percentile)
         exact = np.percentile(np.abs(x), percentile)
         assert exact - histogram.width <= found.amax <= exact + histogram.width
-    assert percentile_range(histogram, INT8, percentile=100.0) == histogram.range.clipped(
-        histogram.amax
-    )
+    assert percentile_range(histogram, INT8, percentile=100.0) == histogram.range
 
 
 def test_percentile_cuts_both_ends_of_an_asymmetric_format() -> None:
@@ -53,7 +55,7 @@ def test_percentile_of_nearly_nothing_but_zeros_keeps_a_scale() -> None:
     x[7] = 5.0
     for fmt in (INT8, UINT8):
         found = percentile_range(histogram_of(x), fmt)
-        assert found.maximum == 5.0 / BINS and found.problem is None
+        assert found.maximum == 8.0 / BINS and found.problem is None
 
 
 @given(st.integers(0, 50), st.floats(60, 100))
@@ -91,7 +93,7 @@ def test_divergence_in_closed_form_is_the_literal_algorithm(shape: str) -> None:
         "gaps": np.repeat(heavy_tailed(count=60), 5),
     }[shape]
     counts = histogram_of(x).magnitudes.astype(np.float64)
-    candidates = np.array([128, 136, 200, 511, 1024, 1999, 2047, 2048])
+    candidates = np.array([128, 136, 200, 511, 1024, counts.size - 1, counts.size])
     found = divergences(counts, candidates, np.arange(1, 129) / 128)
     for kept, divergence in zip(candidates, found, strict=True):
         wanted = literal_divergence(counts, int(kept), 128)
@@ -110,12 +112,21 @@ def test_entropy_clips_a_lone_outlier_and_keeps_a_uniform_range() -> None:
 
 
 def test_entropy_levels_by_format() -> None:
-    x = np.abs(heavy_tailed())
-    int8 = entropy_range(histogram_of(x), INT8).amax
-    uint8 = entropy_range(histogram_of(x), UINT8).amax
-    fp8 = entropy_range(histogram_of(x), FP8).amax
-    assert int8 < uint8  # 256 levels reach farther than 128
-    assert int8 < fp8  # floating levels are finer near 0
+    positive = histogram_of(np.abs(heavy_tailed()))
+    counts = positive.magnitudes.astype(np.float64)
+    counts[0] = counts[1]
+    codes = np.arange(127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    middles = np.append((codes[1:] + codes[:-1]) / 2, 448) / 448
+    kept = np.arange(positive.bins, 255, -(positive.bins // 256))
+    for fmt, levels in (
+        (INT8, np.arange(1, 129) / 128),
+        (UINT8, np.arange(1, 257) / 256),
+        (FP8, middles),
+    ):
+        best = kept[np.argmin(divergences(counts, kept, levels))]
+        found = entropy_range(positive, fmt).amax
+        assert found == min(best * positive.width, positive.range.amax)
+    assert len({entropy_range(positive, fmt).amax for fmt in (INT8, FP8)}) == 2
     signed = histogram_of(heavy_tailed())
     assert entropy_range(signed, UINT8).amax == entropy_range(signed, INT8).amax
 
@@ -195,6 +206,42 @@ def test_method_names() -> None:
     for wrong in ("percentile:101", "percentile:x", "percentile:0.99", "percentile:nan"):
         with pytest.raises(OptionError, match="above 50 and at most 100"):
             chooser_named(wrong)
+
+
+@given(
+    npst.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6)),
+    st.integers(1, 5),
+    st.integers(0, 14),
+)
+def test_counts_of_batches_add_up_to_counts_of_all(x: np.ndarray, parts: int, wider: int) -> None:
+    whole, together = Counts(), Counts()
+    x = x + 1e-3  # no batch is all 0
+    exponent = math.ceil(math.log2(np.abs(x).max())) + wider
+
+    def counted(values: np.ndarray, exponent: int) -> np.ndarray:
+        index = np.trunc(values * 2.0**-exponent * BINS).astype(int).clip(1 - BINS, BINS - 1)
+        return np.bincount(index % (2 * BINS), minlength=2 * BINS)
+
+    whole.add(counted(x, exponent), exponent)
+    for part in np.array_split(x, min(parts, x.size)):
+        own = math.ceil(math.log2(np.abs(part).max()))
+        together.add(counted(part, own), own)
+    together.add(np.zeros(2 * BINS, np.int64), exponent)
+    assert together.exponent == whole.exponent
+    edges = np.abs(x) * 2.0**-exponent * BINS  # a batch's largest value may lie on an upper edge
+    if (edges != np.trunc(edges)).all():
+        np.testing.assert_array_equal(together.signed, whole.signed)
+    assert together.signed.sum() == whole.signed.sum() == x.size
+
+
+def test_merged_bins() -> None:
+    signed = np.zeros(2 * BINS, np.int64)
+    signed[[0, 1, 2, 3, BINS - 1]] = [1, 2, 4, 8, 16]
+    signed[[-1, -2, -3, 1 - BINS]] = [32, 64, 128, 256]
+    twice = merged_bins(signed, 1)
+    assert twice[[0, 1, BINS // 2 - 1]].tolist() == [1 + 2 + 32, 4 + 8, 16]
+    assert twice[[-1, 1 - BINS // 2]].tolist() == [64 + 128, 256]
+    assert merged_bins(signed, 12)[0] == merged_bins(signed, 99)[0] == signed.sum()
 
 
 def test_range_problems() -> None:

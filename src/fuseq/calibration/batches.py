@@ -12,7 +12,7 @@ Batch: TypeAlias = dict[str, np.ndarray]
 """One array for each model input, of the input's dtype, in a shape that the model takes."""
 
 _KEPT_BYTES = 64 * 2**20
-"""Batches that are dear to make (decoded images, a user's function) are kept for the next pass up to
+"""Batches that are dear to make (decoded images, a user's function) are kept for another pass up to
 here; above it they are made again, so that memory does not grow with their number."""
 
 
@@ -25,7 +25,7 @@ class Source:
         make: Begins a pass over the batches.
         length: Number of batches; None until a pass has counted them.
         notes: Sentences for the user: casts, padding, what was ignored. Reading adds to it.
-        keep: Keep batches for the next pass while they are few.
+        keep: Keep batches for another pass while they are few.
     """
 
     description: str

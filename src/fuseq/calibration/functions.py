@@ -54,8 +54,7 @@ def object_source(
     """Open a function or an iterable whose items are batches.
 
     An item is a mapping of input name to array, or, for a model of one input, the array. A
-    generator can be read once; methods that need two passes ask for the function instead, unless
-    its batches are few enough to be kept.
+    generator can be read again only if its batches were few enough to be kept.
 
     Raises:
         CalibrationError: It is neither a function nor iterable. Reading raises it for a batch that
@@ -81,8 +80,8 @@ def _passes(given: Any, description: str) -> Callable[[], Iterable[Any]]:
         nonlocal used
         if used and isinstance(given, Iterator):
             raise CalibrationError(
-                f"{description}: a generator gives its batches only once, and this method reads "
-                "them twice; pass the function that makes it, or a list."
+                f"{description}: a generator gives its batches only once, and they are needed "
+                "again; pass the function that makes it, or a list."
             )
         used = True
         return given  # type: ignore[no-any-return]

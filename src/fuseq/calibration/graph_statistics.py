@@ -17,7 +17,8 @@ What must come last, the sums of the graph's own outputs, is added first.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -27,37 +28,59 @@ from fuseq.calibration.observed import in_blocked_layout, never_negative
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
-_INT32 = int(ir.DataType.INT32)
+_SMALLEST_AMAX = 2.0**-100
+"""Floor of the magnitude that bins are laid out for, so that their factor stays finite."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RangeOutputs:
-    """Names of the graph outputs, float32 scalars; ``minimum`` "" where it is 0 by definition."""
+class Outputs:
+    """Names of the graph outputs that describe one tensor.
 
-    minimum: str
+    Attributes:
+        maximum: float32 scalar.
+        minimum: float32 scalar; "" where no value is negative by definition.
+        factor: float32 scalar, bins per unit, a power of two; "" without a histogram.
+        counts: int32, shape ``(2 * BINS,)``, as in :class:`fuseq.calibration.histogram.Counts`; ""
+            without a histogram.
+    """
+
     maximum: str
+    minimum: str = ""
+    factor: str = ""
+    counts: str = ""
 
 
-def add_ranges(model: ir.Model, values: Sequence[ir.Value]) -> dict[ir.Value, RangeOutputs]:
-    """Add the smallest and the largest value of each of ``values`` as graph outputs.
+def add_statistics(
+    model: ir.Model, values: Sequence[ir.Value], counted: Collection[ir.Value] = ()
+) -> dict[ir.Value, Outputs]:
+    """Add the range of each of ``values``, and the histogram of those in ``counted``, as outputs.
 
     Args:
-        model: Changed in place.
+        model: Changed in place; opset 16 or newer if anything is counted.
         values: Float values of its main graph, in any order.
+        counted: Those of them that get a histogram.
     """
     graph = model.graph
     positive, blocked = never_negative(graph), in_blocked_layout(graph)
-    names: dict[ir.Value, RangeOutputs] = {}
+    constants = _HistogramConstants.added_to(graph) if counted else None
+    names: dict[ir.Value, Outputs] = {}
     for number, value in reversed(list(enumerate(in_graph_order(graph, values)))):
-        minimum = ""
         source = _as_float32(graph, value)
-        if value not in positive:
-            minimum = f"fuseq_minimum_{number}"
-            _give(graph, "ReduceMin", [source], minimum, ir.DataType.FLOAT, {"keepdims": 0})
+        minimum = None if value in positive else _reduced(graph, "ReduceMin", source)
         pooled = _append(graph, "GlobalMaxPool", [source]) if value in blocked else source
-        maximum = f"fuseq_maximum_{number}"
-        _give(graph, "ReduceMax", [pooled], maximum, ir.DataType.FLOAT, {"keepdims": 0})
-        names[value] = RangeOutputs(minimum, maximum)
+        maximum = _reduced(graph, "ReduceMax", pooled)
+        counts, factor = "", ""
+        if constants is not None and value in counted:
+            per_unit = _bins_per_unit(graph, constants, maximum, minimum)
+            signed = _signed_counts(graph, constants, source, per_unit)
+            factor = _give(graph, per_unit, f"fuseq_factor_{number}", ir.DataType.FLOAT)
+            counts = _give(graph, signed, f"fuseq_counts_{number}", ir.DataType.INT32)
+        names[value] = Outputs(
+            _give(graph, maximum, f"fuseq_maximum_{number}", ir.DataType.FLOAT),
+            _give(graph, minimum, f"fuseq_minimum_{number}", ir.DataType.FLOAT) if minimum else "",
+            factor,
+            counts,
+        )
     return names
 
 
@@ -68,40 +91,8 @@ def add_sums(model: ir.Model, values: Sequence[ir.Value]) -> list[str]:
     """
     names = []
     for number, value in enumerate(values):
-        names.append(f"fuseq_sum_{number}")
-        source = _as_float32(model.graph, value)
-        _give(model.graph, "ReduceSum", [source], names[-1], ir.DataType.FLOAT, {"keepdims": 0})
-    return names
-
-
-def add_histograms(model: ir.Model, amax: Mapping[ir.Value, float]) -> dict[ir.Value, str]:
-    """Add one vector of counts for each value as a graph output.
-
-    Element k of the int32 vector of length 2 x BINS counts the values of bin k; element -k (from
-    the end) those of bin k of the negative values: ScatterElements takes negative indices so, and
-    ``trunc(x * BINS / amax)`` is the index. What lies outside, or is NaN, counts in the last bins.
-
-    Args:
-        model: Changed in place, opset 16 or newer.
-        amax: Largest magnitude by value, above 0 and finite.
-    """
-    graph = model.graph
-    constants = _HistogramConstants.added_to(graph)
-    names: dict[ir.Value, str] = {}
-    for number, value in reversed(list(enumerate(in_graph_order(graph, list(amax))))):
-        names[value] = f"fuseq_counts_{number}"
-        per_width = np.asarray(min(BINS / amax[value], float(np.finfo(np.float32).max)))
-        factor = _constant(graph, per_width.astype(np.float32), f"fuseq_per_width_{number}")
-        scaled = _append(graph, "Mul", [_as_float32(graph, value), factor])
-        index = _append(graph, "Cast", [scaled], {"to": _INT32})
-        inside = _append(graph, "Clip", [index, constants.lowest, constants.highest])
-        flat = _append(graph, "Reshape", [inside, constants.flat])
-        shape = _append(graph, "Shape", [flat])
-        one = {"value": ir.tensor(np.ones(1, dtype=np.int32))}
-        ones = _append(graph, "ConstantOfShape", [shape], one)
-        add: Mapping[str, int | str] = {"axis": 0, "reduction": "add"}
-        scatter = [constants.zeros, flat, ones]
-        _give(graph, "ScatterElements", scatter, names[value], ir.DataType.INT32, add)
+        total = _reduced(model.graph, "ReduceSum", _as_float32(model.graph, value))
+        names.append(_give(model.graph, total, f"fuseq_sum_{number}", ir.DataType.FLOAT))
     return names
 
 
@@ -117,19 +108,63 @@ def in_graph_order(graph: ir.Graph, values: Sequence[ir.Value]) -> list[ir.Value
 @dataclasses.dataclass(frozen=True)
 class _HistogramConstants:
     zeros: ir.Value
-    lowest: ir.Value
-    highest: ir.Value
+    last: ir.Value
+    first: ir.Value
     flat: ir.Value
+    bins: ir.Value
+    two: ir.Value
+    smallest: ir.Value
+    minus_log2: ir.Value
 
     @staticmethod
     def added_to(graph: ir.Graph) -> _HistogramConstants:
-        last = np.asarray(BINS - 1, dtype=np.int32)
+        arrays: dict[str, np.ndarray] = {
+            "zeros": np.zeros(2 * BINS, dtype=np.int32),
+            "last": np.asarray(BINS - 1, dtype=np.int32),
+            "first": np.asarray(1 - BINS, dtype=np.int32),
+            "flat": np.asarray([-1], dtype=np.int64),
+            "bins": np.asarray(BINS, dtype=np.float32),
+            "two": np.asarray(2, dtype=np.float32),
+            "smallest": np.asarray(_SMALLEST_AMAX, dtype=np.float32),
+            "minus_log2": np.asarray(-1 / math.log(2), dtype=np.float32),
+        }
         return _HistogramConstants(
-            zeros=_constant(graph, np.zeros(2 * BINS, dtype=np.int32), "fuseq_zeros"),
-            lowest=_constant(graph, -last, "fuseq_lowest"),
-            highest=_constant(graph, last, "fuseq_highest"),
-            flat=_constant(graph, np.asarray([-1], dtype=np.int64), "fuseq_flat"),
+            **{name: _constant(graph, array, f"fuseq_{name}") for name, array in arrays.items()}
         )
+
+
+def _bins_per_unit(
+    graph: ir.Graph, constants: _HistogramConstants, maximum: ir.Value, minimum: ir.Value | None
+) -> ir.Value:
+    """``BINS / 2 ** ceil(log2(amax))``; where the logarithm rounds up, bins are twice as wide."""
+    sides = [maximum, constants.smallest]
+    if minimum is not None:
+        sides.append(_append(graph, "Neg", [minimum]))
+    amax = _append(graph, "Max", sides)
+    logarithm = _append(graph, "Mul", [_append(graph, "Log", [amax]), constants.minus_log2])
+    power = _append(graph, "Pow", [constants.two, _append(graph, "Floor", [logarithm])])
+    return _append(graph, "Mul", [power, constants.bins])
+
+
+def _signed_counts(
+    graph: ir.Graph, constants: _HistogramConstants, source: ir.Value, per_unit: ir.Value
+) -> ir.Value:
+    """Count ``trunc(x * per_unit)``; ScatterElements takes index -k for element -k.
+
+    What lies outside, or is NaN, counts in the last bins.
+    """
+    scaled = _append(graph, "Mul", [source, per_unit])
+    index = _append(graph, "Cast", [scaled], {"to": int(ir.DataType.INT32)})
+    inside = _append(graph, "Clip", [index, constants.first, constants.last])
+    flat = _append(graph, "Reshape", [inside, constants.flat])
+    one = {"value": ir.tensor(np.ones(1, dtype=np.int32))}
+    ones = _append(graph, "ConstantOfShape", [_append(graph, "Shape", [flat])], one)
+    add: Mapping[str, int | str] = {"axis": 0, "reduction": "add"}
+    return _append(graph, "ScatterElements", [constants.zeros, flat, ones], add)
+
+
+def _reduced(graph: ir.Graph, op_type: str, value: ir.Value) -> ir.Value:
+    return _append(graph, op_type, [value], {"keepdims": 0})
 
 
 def _as_float32(graph: ir.Graph, value: ir.Value) -> ir.Value:
@@ -149,18 +184,11 @@ def _append(
     return node.outputs[0]
 
 
-def _give(
-    graph: ir.Graph,
-    op_type: str,
-    inputs: Sequence[ir.Value],
-    name: str,
-    dtype: ir.DataType,
-    attributes: Mapping[str, int | str],
-) -> None:
-    """Append a node whose output leaves the graph as ``name``."""
-    value = _append(graph, op_type, inputs, attributes)
+def _give(graph: ir.Graph, value: ir.Value, name: str, dtype: ir.DataType) -> str:
+    """Let ``value`` leave the graph as ``name``."""
     value.name, value.dtype = name, dtype
     graph.outputs.append(value)
+    return name
 
 
 def _constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:

@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from fuseq.calibration.batches import Source
+from fuseq.calibration.batches import Batch, Source
 from fuseq.calibration.session import FloatSession, usable_threads
 from fuseq.errors import CalibrationError
 
 Progress = Callable[[int, int | None], None]
-"""``progress(done, total)`` in batches of all passes; total None while it is not known."""
+"""``progress(done, total)`` in batches; total None while it is not known."""
 
 _MOST_WORKERS = 4
 """Batches in flight. Each holds its activations, so memory grows with them."""
@@ -45,7 +45,7 @@ def run_pass(
     outputs: Sequence[str],
     source: Source,
     workers: Workers,
-    progress: Callable[[int], None],
+    progress: Progress | None = None,
 ) -> Iterator[list[np.ndarray]]:
     """Yield the outputs of every batch, in the source's order.
 
@@ -57,17 +57,21 @@ def run_pass(
     pending: deque[Future[list[np.ndarray]]] = deque()
     done = 0
     with ThreadPoolExecutor(workers.batches) as pool:
-        for batch in source:
-            pending.append(pool.submit(session.run, outputs, batch))
-            if len(pending) > workers.batches:
+        for batch in _and_nothing(source, workers.batches):
+            if batch is not None:
+                pending.append(pool.submit(session.run, outputs, batch))
+            if pending and (batch is None or len(pending) > workers.batches):
                 yield pending.popleft().result()
                 done += 1
-                progress(done)
-        while pending:
-            yield pending.popleft().result()
-            done += 1
-            progress(done)
+                if progress is not None:
+                    progress(done, source.length)
     if done == 0:
         raise CalibrationError(
             f"calibration data is empty: {source.description} gave no batch; give one sample or more."
         )
+
+
+def _and_nothing(source: Source, count: int) -> Iterator[Batch | None]:
+    """The batches, then as many None as batches may still be running."""
+    yield from source
+    yield from [None] * count

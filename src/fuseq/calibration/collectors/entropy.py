@@ -14,15 +14,16 @@ import functools
 
 import numpy as np
 
-from fuseq.calibration.histogram import BINS, Histogram
+from fuseq.calibration.histogram import Histogram
 from fuseq.calibration.ranges import Range
 from fuseq.formats import Format
 
-_FIRST_BINS = 128
-"""Fewest bins that a threshold keeps, as in the source."""
+_FIRST_PART = 16
+"""Fewest bins that a threshold keeps: a sixteenth of all, 128 of 2048 in the source, but not fewer
+than there are levels, because below that merging would cost nothing."""
 
-_STRIDE_BINS = 8
-"""Every eighth threshold is tried: 0.4 % of the largest value between two of them."""
+_THRESHOLDS = 256
+"""About so many thresholds are tried, at distances of 0.4 % of the largest value."""
 
 
 def entropy_range(histogram: Histogram, fmt: Format) -> Range:
@@ -33,12 +34,16 @@ def entropy_range(histogram: Histogram, fmt: Format) -> Range:
     3. UINT8: 256 levels where no value is negative; else as INT8 on ``|x|``.
     """
     counts = histogram.magnitudes.astype(np.float64)
-    counts[0] = counts[1]
-    bins_kept = np.arange(_FIRST_BINS, BINS + 1, _STRIDE_BINS)
-    divergence = divergences(counts, bins_kept, _levels(fmt, histogram.range.minimum < 0))
+    counts[0] = counts[min(1, counts.size - 1)]
+    bins = histogram.bins
+    levels = _levels(fmt, histogram.range.minimum < 0)
+    fewest = max(bins // _FIRST_PART, levels.size)
+    bins_kept = np.arange(bins, min(fewest, bins) - 1, -max(bins // _THRESHOLDS, 1))
+    divergence = divergences(counts, bins_kept, levels)
     if not np.isfinite(divergence).any():
         return histogram.range
-    return histogram.range.clipped(float(bins_kept[np.argmin(divergence)]) * histogram.width)
+    best = int(bins_kept[np.argmin(divergence)])
+    return histogram.range if best == bins else histogram.range.clipped(best * histogram.width)
 
 
 def divergences(counts: np.ndarray, bins_kept: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -49,7 +54,7 @@ def divergences(counts: np.ndarray, bins_kept: np.ndarray, levels: np.ndarray) -
     ``KL = sum_j P_j log P_j - (sum_k S_k log(S_k / (c_k M)) + r log Q_last) / N``.
 
     Args:
-        counts: Float64 counts of ``|x|``, shape ``(BINS,)``.
+        counts: Float64 counts of ``|x|``, shape ``(bins,)``.
         bins_kept: Candidates, int, shape ``(C,)``.
         levels: Upper edges of the levels as parts of the threshold, last is 1, shape ``(L,)``.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fuseq.calibration.formulas import activation_scale
-from fuseq.calibration.histogram import BINS, Histogram
+from fuseq.calibration.histogram import Histogram
 from fuseq.calibration.ranges import Range
 from fuseq.formats import Format
 
@@ -41,7 +41,7 @@ def mse_range(histogram: Histogram, fmt: Format) -> Range:
     low = min(histogram.range.minimum, 0.0)
     high = max(histogram.range.maximum, 0.0)
     if fmt.symmetric:
-        amax = histogram.amax
+        amax = histogram.range.amax
         factor = _best_factor(lambda f: errors(-f * amax, f * amax))
         return histogram.range.clipped(factor * amax)
     high *= _best_factor(lambda f: errors(np.full(f.shape, low), f * high))
@@ -87,7 +87,7 @@ def _best_factor(errors: Callable[[np.ndarray], np.ndarray]) -> float:
 
 def _filled_bins(histogram: Histogram) -> tuple[np.ndarray, np.ndarray]:
     """Centres and counts of the bins that are not empty; bin 0 stands at 0, where most of it is."""
-    centres = (np.arange(BINS) + 0.5) * histogram.width
+    centres = (np.arange(histogram.bins) + 0.5) * histogram.width
     centres[0] = 0.0
     values = np.concatenate([-centres[::-1], centres])
     counts = np.concatenate([histogram.negative[::-1], histogram.positive])

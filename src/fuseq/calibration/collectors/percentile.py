@@ -20,7 +20,7 @@ def percentile_range(
 
     1. Symmetric format: ``percentile`` percent of ``|x|`` lie within the threshold.
     2. Asymmetric format: half of the rest is cut from either end.
-    A threshold lies at most one bin (amax / 2048) above the exact percentile, and never below one
+    A threshold lies at most one bin (amax / 2048 or less) above the exact percentile, and never below one
     bin, so that a tensor of nearly nothing but zeros keeps a scale.
     """
     keep = percentile / 100
@@ -28,8 +28,9 @@ def percentile_range(
         return histogram.range.clipped(_quantile(histogram.magnitudes, keep, histogram.width))
     signed = np.concatenate([histogram.negative[::-1], histogram.positive])
     cut = (1 - keep) / 2
-    low = histogram.amax - _quantile(signed[::-1], 1 - cut, histogram.width)
-    high = _quantile(signed, 1 - cut, histogram.width) - histogram.amax
+    middle = histogram.bins * histogram.width
+    low = middle - _quantile(signed[::-1], 1 - cut, histogram.width)
+    high = _quantile(signed, 1 - cut, histogram.width) - middle
     return histogram.range.within(min(low, -histogram.width), max(high, histogram.width))
 
 
