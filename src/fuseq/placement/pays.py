@@ -18,6 +18,9 @@ from fuseq.targets.base import Engine, Kernel
 MAX_ROUNDS = 4
 """Compiles spent on taking out losers; each round only removes, so it ends anyway."""
 
+MAX_STRANDED_TRIALS = 8
+"""Compiles spent on kernels alone in cells of several regions."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -68,9 +71,57 @@ def keep_what_pays(
         if not losers:
             break
         current = current.without(losers, losers)
+    if best is not None:
+        best = _without_stranded(best, float_engine, compile_plan)
     if best is None or best.engine.predicted_us >= float_engine.predicted_us:
         return None
     return dataclasses.replace(best, plan=_with_reasons(best, float_engine))
+
+
+def _without_stranded(
+    best: Trial, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
+) -> Trial:
+    """Leave in float what a kernel alone serves, wherever that is predicted faster.
+
+    A cell of many regions can gain as a whole and still hold one that loses; a cell of one region
+    has been judged already. Equal kernels (24 equal blocks) are tried together.
+    """
+    crowded = {
+        name
+        for cell in cells_of(best, float_engine)
+        if len(cell.regions) > 1
+        for name in cell.regions
+    }
+    groups = [regions for regions in _served_alone(best) if crowded.intersection(regions)]
+    for regions in groups[:MAX_STRANDED_TRIALS]:
+        left = [name for name in regions if name in _quantized(best.plan)]
+        reason = "float: its Q or DQ would run as a kernel of its own and cost more than it saves"
+        candidate = best.plan.without(left, f"{reason} (predicted)")
+        if not left or not candidate.tensors:
+            continue
+        trial = compile_plan(candidate)
+        if trial.engine.predicted_us < best.engine.predicted_us:
+            best = trial
+    return best
+
+
+def _served_alone(trial: Trial) -> list[list[str]]:
+    """Regions that kernels alone serve, by equal kernels, the costliest first."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    costs: dict[tuple[object, ...], float] = {}
+    for kernel in trial.engine.alone:
+        served = [name for node in kernel.nodes for name in trial.served.get(node, ())]
+        if not served:
+            continue
+        key = tuple((t.shape, t.dtype) for t in (*kernel.inputs, *kernel.outputs))
+        groups.setdefault(key, [])
+        groups[key] += [name for name in served if name not in groups[key]]
+        costs[key] = costs.get(key, 0.0) + (kernel.predicted_us or 0.0)
+    return [groups[key] for key in sorted(groups, key=lambda key: -costs[key])]
+
+
+def _quantized(plan: Plan) -> set[str]:
+    return {region.name for region in plan.regions if region.quantized}
 
 
 def cells_of(trial: Trial, float_engine: Engine) -> list[Cell]:
