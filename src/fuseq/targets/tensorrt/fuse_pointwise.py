@@ -8,6 +8,8 @@ float) [PointWiseFusion, EltwiseAddToPwn].
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from fuseq.targets.base import KernelType
 from fuseq.targets.tensorrt.fuse_pools import quantize_layer
 from fuseq.targets.tensorrt.layers import Layer, Network
@@ -18,27 +20,46 @@ from fuseq.targets.tensorrt.quantization import dequantizer, is_quantize, only_r
 
 def fuse_pointwise(network: Network) -> None:
     """Fuse chains first, then the pairs around them, then the pairs left between two scales."""
+    position = {node: number for number, node in enumerate(network.graph)}
     for node in network.graph:
         if node.op_type not in POINTWISE or not network.is_single(node):
             continue
         if node in network.generated:
             continue
         layer = network.owner[node]
-        _fuse_chain(network, layer)
+        _fuse_chain(network, layer, position)
         if layer.type is KernelType.ELEMENTWISE:
             quantize_layer(network, layer)
     _fuse_requantize(network)
 
 
-def _fuse_chain(network: Network, layer: Layer) -> None:
+def _fuse_chain(network: Network, layer: Layer, position: dict[ir.Node, int]) -> None:
     end = layer.anchor.outputs[0]
     while True:
-        block = pointwise_block(end, network.constants)
+        block = _reader_block(network, layer, end, position)
+        block = block or pointwise_block(end, network.constants)
         if not block or not all(network.is_single(node) for node in block):
             return
         network.absorb(layer, block)
         layer.type, layer.word = KernelType.ELEMENTWISE, "PointWiseV2"
         end = block[-1].outputs[0]
+
+
+def _reader_block(
+    network: Network, layer: Layer, end: ir.Value, position: dict[ir.Node, int]
+) -> list[ir.Node]:
+    """The only reader, when whatever else it reads exists before the layer starts."""
+    reader = only_reader(end)
+    if reader is None or reader.op_type not in POINTWISE or reader in network.generated:
+        return []
+    first = position[layer.anchor]
+    for value in reader.inputs:
+        if value is None or value is end or value in network.constants:
+            continue
+        for maker in network.makers(value):
+            if max(position[node] for node in maker.nodes) >= first:
+                return []
+    return [reader]
 
 
 def _fuse_requantize(network: Network) -> None:

@@ -38,11 +38,12 @@ def kernels_of(
         homes: The joined tensor that a value lies in, where Concat costs no copy.
         lines: Source line of the user's model by node name, where the file carries it.
     """
+    position = {node: number for number, node in enumerate(network.graph)}
     made: list[Kernel] = []
     for value in network.graph.inputs:
         made.extend(_reformat(each, homes) for each in storages.reformats.get(value, []))
     for layer in layers:
-        made.append(_kernel(network, layer, storages, homes, lines))
+        made.append(_kernel(network, layer, storages, homes, lines, position))
         for value in network.outputs(layer):
             made.extend(_reformat(each, homes) for each in storages.reformats.get(value, []))
     return tuple(made)
@@ -54,10 +55,11 @@ def _kernel(
     storages: Assignment,
     homes: Mapping[ir.Value, ir.Value],
     lines: Mapping[str, str],
+    position: Mapping[ir.Node, int],
 ) -> Kernel:
     inputs = tuple(_inputs(network, layer, storages, homes))
     outputs = tuple(_info(v, storages.made[v], _name(v, homes)) for v in network.outputs(layer))
-    nodes = tuple(dict.fromkeys(_origins(network, layer)))
+    nodes = _origins(network, layer, position)
     operands = _compute_dtype(network, layer, inputs)
     return Kernel(
         name=_layer_name(layer, nodes),
@@ -118,17 +120,18 @@ def _reformat(each: Reformat, homes: Mapping[ir.Value, ir.Value]) -> Kernel:
     )
 
 
-def _origins(network: Network, layer: Layer) -> Iterator[str]:
+def _origins(network: Network, layer: Layer, position: Mapping[ir.Node, int]) -> tuple[str, ...]:
     """Nodes of the user's model, in graph order, with those that make the weights."""
-    for node in network.graph:
-        if node in network.owner:
-            if network.owner[node] is layer:
-                yield origin(node)
-        elif any(
-            use.node in network.owner and network.owner[use.node] is layer
-            for use in node.outputs[0].uses()
-        ):
-            yield origin(node)
+    found = dict.fromkeys(layer.nodes)
+    stack = list(layer.nodes)
+    while stack:
+        for value in stack.pop().inputs:
+            producer = value.producer() if value in network.constants and value else None
+            if producer is not None and producer not in found:
+                found[producer] = None
+                stack.append(producer)
+    ordered = sorted(found, key=lambda node: position[node])
+    return tuple(dict.fromkeys(origin(node) for node in ordered))
 
 
 def _layer_name(layer: Layer, nodes: tuple[str, ...]) -> str:
