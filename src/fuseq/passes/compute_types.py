@@ -15,6 +15,9 @@ MOVES = frozenset(
 """Operators that only move values (Cast: from integers); they take the type of their readers."""
 
 
+PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+
+
 def compute_types(
     model: ir.Model,
     dtype: ir.DataType,
@@ -25,6 +28,7 @@ def compute_types(
 
     1. An operator that does not allow ``dtype`` takes FP32, or the first type it allows.
     2. A move whose readers all want FP32 is FP32: the Cast then stands before it, or nowhere.
+       So is any other operator but the PRODUCTS whose inputs come in FP32 as well.
     3. A node without float outputs (Shape, Equal, Cast to an integer) reads what is there.
     """
     types = {
@@ -32,10 +36,12 @@ def compute_types(
         for node in model.graph
     }
     for node in reversed(list(model.graph)):  # case 2
-        if node.op_type in MOVES and slots[node].outputs and not slots[node].as_is:
-            wants = _wants(node, slots, types)
-            if wants == {ir.DataType.FLOAT}:
-                types[node] = ir.DataType.FLOAT
+        if node.op_type in PRODUCTS or not slots[node].outputs or slots[node].as_is:
+            continue
+        if _wants(node, slots, types) == {ir.DataType.FLOAT} and (
+            node.op_type in MOVES or _brings(node, slots, types) == {ir.DataType.FLOAT}
+        ):
+            types[node] = ir.DataType.FLOAT
     for node in model.graph:  # case 3
         if not slots[node].outputs and node not in fp32:
             types[node] = _arriving(node, slots, types) or types[node]
@@ -61,6 +67,20 @@ def _wants(
             fixed = dict(slots[user].fixed_inputs)
             wants.add(fixed.get(position, types[user]))
     return wants
+
+
+def _brings(
+    node: ir.Node, slots: Mapping[ir.Node, Slots], types: Mapping[ir.Node, ir.DataType]
+) -> set[ir.DataType | None]:
+    """The types in which the computed inputs arrive."""
+    brings: set[ir.DataType | None] = set()
+    for index in slots[node].inputs:
+        value = node.inputs[index]
+        maker = value.producer() if value is not None else None
+        if value is None or value.is_initializer():
+            continue
+        brings.add(types[maker] if maker in slots and maker is not None else value.dtype)
+    return brings
 
 
 def _arriving(

@@ -20,6 +20,9 @@ every element counts; above it they are weights, where tiny elements may round t
 _SHIFT_TOLERANCE = 0.25
 """A parameter may change by this ratio. FP16 subnormals keep 1e-6 within 2% and lose 1e-8."""
 
+_SCALE_TOLERANCE = 2.0**-8
+"""Half a step of INT8 at full range, and the rounding of BF16. FP16 passes it below 7.6e-6."""
+
 NUMPY_TYPES: Mapping[ir.DataType, np.dtype[Any]] = {
     ir.DataType.FLOAT: np.dtype(np.float32),
     ir.DataType.DOUBLE: np.dtype(np.float64),
@@ -70,6 +73,18 @@ def constant_fault(array: np.ndarray, dtype: ir.DataType) -> Fault | None:
     finite_mask = np.isfinite(wide) & (wide != 0)
     shift = np.abs(narrow[finite_mask] / wide[finite_mask] - 1)
     return Fault.VANISHES if shift.size and float(shift.max()) > _SHIFT_TOLERANCE else None
+
+
+def scale_fault(array: np.ndarray, dtype: ir.DataType) -> Fault | None:
+    """Say whether a quantization scale changes by more than _SCALE_TOLERANCE in ``dtype``."""
+    wide = array.astype(np.float64).reshape(-1)
+    wide = wide[wide != 0]
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = wide.astype(NUMPY_TYPES[dtype]).astype(np.float64)
+    shift = np.abs(narrow / wide - 1)
+    if not shift.size or float(shift.max()) <= _SCALE_TOLERANCE:
+        return None
+    return Fault.OVERFLOWS if np.isinf(narrow).any() else Fault.VANISHES
 
 
 def magnitude_fault(amax: float, dtype: ir.DataType) -> Fault | None:

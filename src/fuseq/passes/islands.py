@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
-from fuseq.passes.float_range import Fault, constant_fault, magnitude_fault
+from fuseq.passes.float_range import Fault, constant_fault, magnitude_fault, scale_fault
 from fuseq.passes.float_slots import Slots, is_float
-from fuseq.passes.matching import split_constant
+from fuseq.passes.integer_floats import integer_regions
+from fuseq.passes.matching import constant, is_op, made_by, scalar, split_constant
+from fuseq.passes.upcasts import upcast_regions
 
 Why = dict[ir.Node, str]
 
@@ -40,6 +41,9 @@ _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 _EPSILON_TAKERS = frozenset({"Add", "Max", "Clip"})
 
+_PERIODIC_LIMIT = 16.0
+"""Above this an FP16 angle is rounded by more than 1/128 (2**-11 of its size)."""
+
 
 @dataclasses.dataclass
 class Search:
@@ -47,6 +51,7 @@ class Search:
 
     dtype: ir.DataType
     slots: Mapping[ir.Node, Slots]
+    magnitudes: Mapping[str, float]
     why: Why = dataclasses.field(default_factory=dict)
 
     def keep(self, node: ir.Node | None, reason: str) -> None:
@@ -68,11 +73,13 @@ class Search:
             if not known and _carries(user) and is_float(user.outputs[0]):
                 self.keep_value(user.outputs[0], reason)
 
-
-def _carries(node: ir.Node) -> bool:
-    if node.op_type in _WITH_CONSTANT:
-        return split_constant(node) is not None
-    return node.op_type in CARRIERS
+    def magnitude(self, value: ir.Value) -> float | None:
+        """Largest calibrated magnitude; behind a Q/DQ pair that of the value before it."""
+        found = self.magnitudes.get(value.name or "")
+        dequantize = made_by(value, "DequantizeLinear") if found is None else None
+        quantize = made_by(dequantize.inputs[0], "QuantizeLinear") if dequantize else None
+        source = quantize.inputs[0] if quantize is not None else None
+        return found if source is None else self.magnitudes.get(source.name or "")
 
 
 def fp32_nodes(
@@ -89,26 +96,32 @@ def fp32_nodes(
     3. A calibrated value overflows or vanishes: writer and readers.
     4. A constant overflows or vanishes: its reader, and what carries the result on
        (an epsilon of 1e-12 protects a division; both stay FP32, and so does the root between).
-    5. Sums of squares and running sums, and squares that are averaged (RMSNorm written out).
+       A quantization scale that the type cannot hold: the Q or DQ itself.
+    5. Sums of squares and running sums, squares that are averaged (RMSNorm written out), and
+       angles of Sin and Cos beyond _PERIODIC_LIMIT or of unknown size.
+    6. Floats computed from integers alone (see ``integer_regions``).
+    7. What the author of a narrow model computes in FP32 (see ``upcast_regions``).
     """
-    search = Search(dtype, slots)
+    search = Search(dtype, slots, magnitudes)
     for node in model.graph:
-        if node not in slots:
-            continue
         if node.name in asked:
             search.keep(node, "asked for by name")  # case 1
         if dtype not in slots[node].allowed:
             search.keep(node, f"ONNX has no {dtype.name} {node.op_type}")  # case 2
-        _judge_magnitudes(search, node, magnitudes)
+        _judge_magnitudes(search, node)
         _judge_constants(search, node)
         _judge_operator(search, node)
+    for node in integer_regions(model, slots):  # case 6
+        search.keep(node, "it computes positions or sizes from integers")
+    for node in upcast_regions(model, slots):  # case 7
+        search.keep(node, "the model computes it in FP32 on purpose")
     return search.why
 
 
-def _judge_magnitudes(search: Search, node: ir.Node, magnitudes: Mapping[str, float]) -> None:
+def _judge_magnitudes(search: Search, node: ir.Node) -> None:
     for index in search.slots[node].outputs:  # case 3
         value = node.outputs[index]
-        amax = magnitudes.get(value.name or "")
+        amax = search.magnitude(value)
         fault = magnitude_fault(amax, search.dtype) if amax is not None else None
         if fault is not None:
             search.keep_value(value, f"{value.name!r} {fault.value} (up to {amax:.3g})")
@@ -117,11 +130,13 @@ def _judge_magnitudes(search: Search, node: ir.Node, magnitudes: Mapping[str, fl
 def _judge_constants(search: Search, node: ir.Node) -> None:
     for index in search.slots[node].inputs:  # case 4
         value = node.inputs[index]
-        if value is None or not value.is_initializer() or value.const_value is None:
+        tensor = constant(value)
+        if value is None or tensor is None:
             continue
-        array = value.const_value.numpy()
-        fault = constant_fault(array, search.dtype)
-        if fault is None or (fault is Fault.OVERFLOWS and is_bound(node, index)):
+        is_scale = index == 1 and is_op(node, "QuantizeLinear", "DequantizeLinear")
+        judge = scale_fault if is_scale else constant_fault
+        fault = judge(tensor.numpy(), search.dtype)
+        if fault is None or (fault is Fault.OVERFLOWS and _is_bound(node, index)):
             continue
         reason = f"its constant {value.name!r} {fault.value} in {search.dtype.name}"
         if fault is Fault.VANISHES and node.op_type in _EPSILON_TAKERS:
@@ -129,26 +144,48 @@ def _judge_constants(search: Search, node: ir.Node) -> None:
         search.keep(node, reason)
 
 
-def is_bound(node: ir.Node, index: int) -> bool:
-    """A Clip, Min or Max bound beyond the type's range means the same as the largest value."""
-    return node.op_type in ("Clip", "Min", "Max") and (index > 0 or node.op_type != "Clip")
-
-
 def _judge_operator(search: Search, node: ir.Node) -> None:
     if node.domain != "":  # case 5
         return
     if node.op_type in ACCUMULATORS:
         search.keep(node, f"{node.op_type} adds up squares or a running sum")
+    elif node.op_type in ("Sin", "Cos"):
+        _judge_angle(search, node)
     elif _is_square(node) and any(
         user.op_type in ("ReduceMean", "ReduceSum") for user in node.outputs[0].consumers()
     ):
         search.keep_value(node.outputs[0], "squares are averaged")
 
 
+def _judge_angle(search: Search, node: ir.Node) -> None:
+    """Keep the angle in FP32 back to where it is no longer computed pointwise."""
+    value = node.inputs[0]
+    amax = search.magnitude(value) if value is not None else None
+    if amax is not None and amax <= _PERIODIC_LIMIT:
+        return
+    reason = f"{node.op_type} needs an exact angle"
+    search.keep(node, reason)
+    while value is not None:
+        maker = made_by(value, "Mul", "Add", "Sub", "Div", *CARRIERS)
+        if maker is None or maker not in search.slots:
+            return
+        search.keep(maker, reason)
+        parts = split_constant(maker) if len(maker.inputs) == 2 else None
+        value = parts[0] if parts is not None else maker.inputs[0]
+
+
+def _is_bound(node: ir.Node, index: int) -> bool:
+    """A Clip, Min or Max bound beyond the type's range means the same as the largest value."""
+    return node.op_type in ("Clip", "Min", "Max") and (index > 0 or node.op_type != "Clip")
+
+
+def _carries(node: ir.Node) -> bool:
+    if node.op_type in _WITH_CONSTANT:
+        return split_constant(node) is not None
+    return node.op_type in CARRIERS
+
+
 def _is_square(node: ir.Node) -> bool:
     if node.op_type == "Mul":
         return node.inputs[0] is node.inputs[1]
-    if node.op_type != "Pow" or node.inputs[1] is None:
-        return False
-    exponent = ir.convenience.get_const_tensor(node.inputs[1])
-    return exponent is not None and exponent.size == 1 and bool(np.all(exponent.numpy() == 2))
+    return node.op_type == "Pow" and scalar(node.inputs[1]) == 2
