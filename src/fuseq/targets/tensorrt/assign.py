@@ -198,7 +198,11 @@ def _given(
     if layer.type is KernelType.DEQUANTIZE and not network.builder.is_strong:
         dtype = "fp32"  # case 2
     if layer.type in (KernelType.QUANTIZE, KernelType.DEQUANTIZE) and layer.word != "kgen":
-        return _for_reader(network, result, value, Storage(dtype, LINEAR), readers)  # case 6
+        shape = shape_of(value)
+        plain = Storage(dtype, LINEAR)
+        if len(shape) == 4:
+            plain = product_storage(dtype, shape[1], network.builder)
+        return _for_reader(network, result, value, plain, readers)  # case 6
     if layer.type in _ANY_LAYOUT and layer.word != "kgen":
         main = _main_input(network, result, layer)
         if main is not None:

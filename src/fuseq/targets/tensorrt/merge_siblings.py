@@ -25,7 +25,7 @@ _GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad")
 def merge_siblings(network: Network) -> None:
     """Merge every set of products that agree on all cases."""
     groups: dict[Hashable, list[Layer]] = {}
-    for layer in dict.fromkeys(network.owner.values()):
+    for layer in sorted(set(network.owner.values()), key=lambda layer: layer.order):
         key = _key(network, layer)
         if key is not None:
             groups.setdefault(key, []).append(layer)
