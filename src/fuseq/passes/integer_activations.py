@@ -53,7 +53,8 @@ def _rewrite(graph: ir.Graph, node: ir.Node, source: ir.Node, taken: set[str]) -
         pair = _stored(graph, gate[-1].outputs[0], node, taken)
         new = [*gate, *pair, ir.node("Mul", [data, pair[-1].outputs[0]], name=node.name)]
     for each in new[:-1]:
-        each.outputs[0].shape = data.shape
+        if each.outputs[0].shape is None:
+            each.outputs[0].shape = data.shape
     replace(graph, [node], new, [node.outputs[0]], [new[-1].outputs[0]])
 
 

@@ -172,7 +172,7 @@ def _regions(
     regions = []
     for node in graph:
         unit = by_core.get(node)
-        if unit is not None and unit.same_scale and not _touches(node, quantized):
+        if unit is not None and _only_copies(unit) and not _touches(node, quantized):
             continue
         if unit is not None:
             regions.append(_unit_region(unit, unit.name in inside, reasons, rules))
@@ -194,6 +194,10 @@ def _unit_region(
     else:
         why = f"float: {unit.refusal or reasons[unit.name]}"
     return Region(unit.name, pattern, nodes, is_integer, why)
+
+
+def _only_copies(unit: Unit) -> bool:
+    return unit.same_scale and not unit.refusal
 
 
 def _quantized_values(running: Sequence[Unit]) -> set[ir.Value]:
