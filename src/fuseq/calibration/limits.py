@@ -24,8 +24,9 @@ def scale_within(
     """Round ``scale`` down until every stored value lies within ``limits``.
 
     An optimizer drops a Clip before QuantizeLinear when ``scale * (qmin - zero_point) >= low`` and
-    ``scale * (qmax - zero_point) <= high`` in float32 (ONNX Runtime, ClipQuantFusion). 6 / 255
-    rounded to float32 gives 6.0000005 times 255: one step down is needed.
+    ``scale * (qmax - zero_point) <= high`` in float32 (ONNX Runtime, ClipQuantFusion). Rounding the
+    zero point moves both ends by up to half a step: a Clip to [-1, 1] with zero point 127 would store
+    up to 128 / 127.5.
 
     Args:
         scale: float32, shape ``()``.
