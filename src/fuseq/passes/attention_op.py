@@ -95,13 +95,17 @@ class _Parts:
         if flat:  # case 3
             query = self._cut(query, heads)
             key, value = self._cut(key, kv_heads), self._cut(value, kv_heads)
-        key, value = self._repeat(key, query), self._repeat(value, query)
+        key, value = self._repeat(key, query, 1), self._repeat(value, query, 2)
         size = _head_size(self.node, self.node.inputs[0] or query) or 1
         scale = float_attribute(self.node, "scale", 0.0) or size**-0.5
         query = self._add("Mul", [query, self._number("scale", scale)])
         scores = self._add("MatMul", [query, self._add("Transpose", [key], perm=[0, 1, 3, 2])])
         weights = self._add("Softmax", [self._masked(scores)], axis=-1)
         result = self._add("MatMul", [weights, value])
+        for part, made in (("scores", scores), ("softmax", weights), ("context", result)):
+            maker = made.producer()
+            if maker is not None and self.node.name:
+                maker.name = f"{self.node.name}_{part}"
         if flat:
             moved = self._add("Transpose", [result], perm=[0, 2, 1, 3])
             shape = new_constant(
@@ -123,7 +127,7 @@ class _Parts:
         shape = new_constant(self.graph, "cut_heads", target, self.taken)
         return self._add("Transpose", [self._add("Reshape", [value, shape])], perm=[0, 2, 1, 3])
 
-    def _repeat(self, value: ir.Value, query: ir.Value) -> ir.Value:
+    def _repeat(self, value: ir.Value, query: ir.Value, index: int) -> ir.Value:
         """Case 4: [b, g, s, d] -> [b, g, 1, s, d] -> [b, g, r, s, d] -> [b, g * r, s, d]."""
         have = _heads(value, integer_attribute(self.node, "kv_num_heads", 0))
         want = _heads(query, integer_attribute(self.node, "q_num_heads", 0))
@@ -138,9 +142,15 @@ class _Parts:
                 new_constant(self.graph, "group_size", times, self.taken),
             ],
         )
-        width = value.shape[-1] if value.shape is not None else None
-        size = width if isinstance(width, int) else -1
-        target = np.asarray([0, want, -1, size], np.int64)
+        given = self.node.inputs[index]
+        width = given.shape[-1] if given is not None and given.shape is not None else None
+        flat = given is not None and given.shape is not None and len(given.shape) == 3
+        size = (
+            (width // have if flat else width)
+            if isinstance(width, int)
+            else _head_size(self.node, query)
+        )
+        target = np.asarray([0, want, -1, size or 1], np.int64)
         return self._add(
             "Reshape", [spread, new_constant(self.graph, "all_heads", target, self.taken)]
         )
@@ -168,8 +178,6 @@ class _Parts:
     def _add(self, op_type: str, inputs: list[ir.Value], **attributes: object) -> ir.Value:
         made = ir.node(op_type, inputs, attributes)  # type: ignore[arg-type]
         made.metadata_props.update(self.node.metadata_props)
-        if op_type in ("MatMul", "Softmax"):
-            made.name = f"{self.node.name}_{op_type.lower()}"
         typed(made, self.node.outputs[0].dtype)
         self.graph.insert_before(self.node, made)
         return made.outputs[0]
