@@ -1,9 +1,9 @@
 """Networks for the tests of the TensorRT fusion model, with Q/DQ pairs where a test wants them.
 
 Weights are zeros: a fusion model looks at shapes, types and edges. The ONNX text of :func:`net` has
-two macros: ``y = Pair<0.5>(x)`` is QuantizeLinear and DequantizeLinear with scale 0.5, and
+three macros: ``y = Pair<0.5>(x)`` is QuantizeLinear and DequantizeLinear with scale 0.5, and
 ``w = Weight<8, 4, 3, 3>()`` an INT8 initializer of that shape behind DequantizeLinear with one scale
-a channel on axis 0.
+a channel on axis 0; ``w = Zeros<128, 512>()`` is an initializer of float zeros.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fuseq.targets.tensorrt.builder import Typing
 
 _PAIR = re.compile(r"(\w+) = Pair<([\d.]+)> ?\((\w+)\)")
 _WEIGHT = re.compile(r"(\w+) = Weight<([\d, ]+)> ?\(\)")
+_ZEROS = re.compile(r"(\w+) = Zeros<([\d, ]+)> ?\(\)")
 
 Edge = tuple[str, str, int]
 """Tensor name, name of the node that reads it, number of the input."""
@@ -53,7 +54,12 @@ def net(signature: str, body: str, dtype: str = "int8", opset: int = 21) -> ir.M
         constants[f"{out}_scale"] = np.full(shape[0], 0.01, np.float32)
         return f"{out} = DequantizeLinear <axis = 0> ({out}_stored, {out}_scale)"
 
-    expanded = _WEIGHT.sub(weight, _PAIR.sub(pair, body))
+    def zeros(match: re.Match[str]) -> str:
+        shape = tuple(int(size) for size in match.group(2).split(","))
+        constants[match.group(1)] = np.zeros(shape, np.float32)
+        return ""
+
+    expanded = _ZEROS.sub(zeros, _WEIGHT.sub(weight, _PAIR.sub(pair, body)))
     header = f'<ir_version: 10, opset_import: ["" : {opset}]>'
     model = parser.parse_model(f"{header}\nnet {signature} {{\n{expanded}\n}}")
     for name, array in constants.items():

@@ -15,7 +15,7 @@ and the compiler chooses; the rules below are those of the five ResNet-18 engine
 7. When a reader wants another storage, it is converted once, behind the producer, and readers that
    take any read whichever is smaller.
 8. Kernels of the ML compiler read and write any strides (its layer lists state strides), but no
-   vectors of channels.
+   vectors of channels; generated ones cast on the way (``AddCastMeanSub...`` in its kernels' names).
 """
 
 from __future__ import annotations
@@ -150,12 +150,13 @@ def _wanted(
             return Storage(made.dtype, LINEAR)
         return _like_first(network, result, layer, value, made)
     dtype = _float(network, made.dtype)
-    if _is_generated(layer) and made.layout not in _VECTORIZED:
-        return Storage(dtype, made.layout) if dtype != made.dtype else None
+    if _is_strided(layer) and made.layout not in _VECTORIZED:
+        casts_itself = layer.word == "kgen" and layer.type is not KernelType.ATTENTION
+        return None if casts_itself or dtype == made.dtype else Storage(dtype, made.layout)
     return Storage(dtype, LINEAR)
 
 
-def _is_generated(layer: Layer) -> bool:
+def _is_strided(layer: Layer) -> bool:
     """Generated kernels and GEMMs read and write any strides (case 8)."""
     return layer.word in ("kgen", "gemm")
 
@@ -210,6 +211,8 @@ def _given(
             kept = kept if not network.builder.is_strong else dtype
             return Storage(kept, main.layout)
     if layer.word == "kgen":
+        if _feeds_output(network, value) and layer.type is not KernelType.ATTENTION:
+            dtype = declared
         wish = _for_reader(network, result, value, Storage(dtype, LINEAR), readers)
         return wish if wish.layout not in _VECTORIZED else Storage(dtype, LINEAR)
     return Storage(dtype, LINEAR)
@@ -246,7 +249,7 @@ def _weak_int8_output(
     network: Network, result: Assignment, layer: Layer, value: ir.Value, dtype: str
 ) -> str:
     """Cases 1 to 3."""
-    if any(network.root(output) is value for output in network.graph.outputs):
+    if _feeds_output(network, value):
         return "fp32"
     data = layer.anchor.inputs[0]
     shape = shape_of(data) if data is not None else ()
@@ -256,6 +259,10 @@ def _weak_int8_output(
         storage = result.read.get((layer, network.root(layer.residual)))
         return storage.dtype if storage is not None else dtype
     return dtype
+
+
+def _feeds_output(network: Network, value: ir.Value) -> bool:
+    return any(network.root(output) is value for output in network.graph.outputs)
 
 
 def _for_reader(

@@ -1,15 +1,15 @@
-"""Step 6: the ML compiler generates one kernel for connected pointwise ops, normalizations, Q and DQ.
+"""Step 7: the ML compiler generates one kernel for connected pointwise ops, normalizations, Q and DQ.
 
 Sources: layer lists of TensorRT 10.10 in https://github.com/NVIDIA/TensorRT/issues/4397 (the residual
 Add and the LayerNorm behind it are one ``kgen``; bias and activation belong to the GEMM) and of
 TensorRT-RTX 1.7, which has the same compiler (LayerNorm, GELU, bias and residual kernels write the
 quantized values themselves). Numbered cases:
 
-1. A node joins a generated kernel that makes one of its inputs, if all its other inputs exist
-   before that kernel starts (so no cycle can arise).
+1. A node joins a generated kernel that makes one of its inputs, if all its other inputs are made
+   in earlier slots of the launch order than that kernel's (so no cycle can arise).
 2. A kernel holds one row operation (normalization, softmax, reduction); what follows it in another
    row operation starts a new kernel.
-3. A node also joins a kernel that reads the same tensor (Q, K and V slices of one product).
+3. A node also joins a kernel that reads what the same layer made (Q, K and V of one product).
 4. Transposes and slices between products are views: products read and write any strides.
 """
 
@@ -38,42 +38,46 @@ _PRODUCTS = frozenset({KernelType.GEMM, KernelType.ATTENTION})
 
 @dataclasses.dataclass
 class _Kernel:
-    """A generated kernel as it grows."""
+    """A generated kernel as it grows; ``slot`` is its place in the launch order."""
 
     layer: Layer
-    first: int
+    slot: int
     elements: int
     has_row_operation: bool = False
 
 
 def fuse_generated(network: Network) -> None:
-    """Grow kernels in graph order over the nodes of the generated regions."""
+    """Grow kernels in launch order over the nodes of the generated regions."""
     _make_views(network)
-    position = {node: number for number, node in enumerate(network.graph)}
+    slots: dict[Layer, int] = {}
     kernels: dict[Layer, _Kernel] = {}
-    by_root: dict[ir.Value, list[_Kernel]] = {}
-    for node in network.graph:
-        if node not in network.generated or not network.is_single(node):
+    by_source: dict[Layer | ir.Value, list[_Kernel]] = {}
+    for slot, layer in enumerate(network.ordered()):
+        slots[layer] = slot
+        node = layer.anchor
+        if node not in network.generated or len(layer.nodes) > 1 or not _joins(node):
             continue
-        if network.owner[node].is_free or not _joins(node):
-            continue
-        roots = _roots(network, node)
-        near = [kernel for root in roots for kernel in by_root.get(root, [])]
-        makers = {network.owner[p] for root in roots if (p := root.producer()) in network.owner}
-        near += [kernels[layer] for layer in makers if layer in kernels]
-        kernel = _home(network, node, near, position)
+        sources = [_source(network, root) for root in _roots(network, node)]
+        near = [kernel for source in sources for kernel in by_source.get(source, [])]
+        near += [kernels[s] for s in sources if isinstance(s, Layer) and s in kernels]
+        kernel = _home(network, node, near, slots)
         if kernel is None:
-            layer = network.owner[node]
             layer.word = "kgen"
-            kernel = kernels[layer] = _Kernel(layer, position[node], _elements(node))
+            kernel = kernels[layer] = _Kernel(layer, slot, _elements(node))
         else:
             network.absorb(kernel.layer, [node])
-        for root in roots:
-            by_root.setdefault(root, []).append(kernel)
+        for source in sources:
+            by_source.setdefault(source, []).append(kernel)
         kernel.has_row_operation |= node.op_type in _ROW_OPERATIONS
     _absorb_views(network)
     for kernel in kernels.values():
         kernel.layer.type = _type(kernel.layer)
+
+
+def _source(network: Network, root: ir.Value) -> Layer | ir.Value:
+    """The layer that makes ``root``, or the model's input itself."""
+    producer = root.producer()
+    return network.owner.get(producer, root) if producer is not None else root
 
 
 def _joins(node: ir.Node) -> bool:
@@ -87,31 +91,19 @@ def _joins(node: ir.Node) -> bool:
 
 
 def _home(
-    network: Network, node: ir.Node, near: list[_Kernel], position: dict[ir.Node, int]
+    network: Network, node: ir.Node, near: list[_Kernel], slots: dict[Layer, int]
 ) -> _Kernel | None:
     """The latest kernel that the node may join (cases 1 to 3)."""
     best: _Kernel | None = None
+    makers = {maker for value in _roots(network, node) for maker in network.makers(value)}
     for kernel in near:
         if node.op_type in _ROW_OPERATIONS and kernel.has_row_operation:  # case 2
             continue
-        if kernel.elements != _elements(node):
+        if kernel.elements != _elements(node) or (best is not None and kernel.slot <= best.slot):
             continue
-        if not all(_exists_before(network, v, kernel, position) for v in _roots(network, node)):
-            continue
-        if best is None or kernel.first > best.first:
+        if all(maker is kernel.layer or slots[maker] < kernel.slot for maker in makers):
             best = kernel
     return best
-
-
-def _exists_before(
-    network: Network, value: ir.Value, kernel: _Kernel, position: dict[ir.Node, int]
-) -> bool:
-    producer = value.producer()
-    owner = network.owner.get(producer) if producer is not None else None
-    if producer is None or owner is kernel.layer:
-        return True
-    nodes = owner.nodes if owner is not None else [producer]
-    return max(position[other] for other in nodes) < kernel.first
 
 
 def _roots(network: Network, node: ir.Node) -> list[ir.Value]:

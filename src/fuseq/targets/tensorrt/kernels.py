@@ -78,14 +78,18 @@ def _kernel(
 def _inputs(
     network: Network, layer: Layer, storages: Assignment, homes: Mapping[ir.Value, ir.Value]
 ) -> Iterator[TensorInfo]:
-    """What it reads: through a slice, the slice alone; a tensor read twice moves once."""
+    """What it reads: through a slice, the slice alone; a tensor read twice moves once.
+
+    Attention sees heads, ``(batch, heads, rows, head size)``, however the tensor is stored.
+    """
     seen: set[ir.Value] = set()
     for view in network.runtime_inputs(layer):
         root = network.root(view)
         storage = storages.read.get((layer, root), storages.made.get(root))
         if storage is None:
             continue
-        part = view if math.prod(shape_of(view)) < math.prod(shape_of(root)) else root
+        is_slice = math.prod(shape_of(view)) < math.prod(shape_of(root))
+        part = view if is_slice or layer.type is KernelType.ATTENTION else root
         name = _name(root, homes)
         if storage != storages.made.get(root):
             name = f"{name} ({storage.dtype}, {storage.layout})"

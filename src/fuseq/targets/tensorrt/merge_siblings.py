@@ -1,4 +1,4 @@
-"""Step 7: products of one tensor with one shape of work become one kernel ("Merging layers: a || b").
+"""Step 6: products of one tensor with one shape of work become one kernel ("Merging layers: a || b").
 
 Sources: TensorRT's verbose log (the heads of a YOLOv8 with Q/DQ, whose first convolutions share their
 input's pair, are merged; https://github.com/NVIDIA/TensorRT/issues/1602 shows that pairs of their own

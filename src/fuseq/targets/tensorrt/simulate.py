@@ -45,8 +45,8 @@ def simulate(
     fuse_products(network)
     fuse_pools(network)
     fuse_pointwise(network)
-    fuse_generated(network)
     merge_siblings(network)
+    fuse_generated(network)
     homes = drop_copies(network)
     layers = network.ordered()
     lines = {origin(node): line for node in copy.graph if (line := source_line(node))}
