@@ -79,6 +79,8 @@ def quantization(result: Path) -> Row:
     """What the tool's own run said, and the label that its row gets."""
     row: Row = json.loads(result.read_text())
     settings = [str(row[k]) for k in ("preset", "setting", "method", "policy") if k in row]
+    if row.get("precision", "fp16") != "fp16":
+        settings.append(str(row["precision"]))
     row["tool"] = " ".join([row["tool"], *settings])
     return row
 
@@ -141,10 +143,12 @@ def markdown(rows: list[Row]) -> str:
         "|" + " --- |" * len(columns),
         *("| " + " | ".join(cell(row.get(key)) for _, key in columns) + " |" for row in rows),
     ]
+    failed: dict[str, list[str]] = {}
     for row in rows:
         error = row.get("error") or row.get("fidelity_error")
         if error:
-            lines.append(f"\n{row['tool']} failed: {error}")
+            failed.setdefault(str(error)[:300], []).append(row["tool"])
+    lines += [f"\n{', '.join(tools)}: {error}" for error, tools in failed.items()]
     return "\n".join(lines)
 
 
