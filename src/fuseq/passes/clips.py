@@ -34,8 +34,8 @@ def merge_clips(model: ir.Model) -> list[str]:
             lower, upper = (min(max(bound, lower), upper) for bound in inner[:2])
             source, count = inner[2], count + 1
             inner = _inner(source)
-        is_relu = (lower, upper) == (0.0, float("inf"))
-        if node.op_type != "Relu" and (count > 1 or is_relu) and np.isfinite([lower, upper]).any():
+        becomes_relu = (lower, upper) == (0.0, float("inf")) and node.op_type != "Relu"
+        if (count > 1 or becomes_relu) and np.isfinite([lower, upper]).any():
             _rewrite(model.graph, node, (lower, upper, source), taken)
     return []
 
