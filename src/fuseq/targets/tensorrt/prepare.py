@@ -54,12 +54,11 @@ def copy_node(
     graph: ir.Graph, node: ir.Node, inputs: list[ir.Value | None], before: ir.Node
 ) -> ir.Node:
     """Put a copy of the one-output ``node``, with other inputs, before another node."""
-    twin = ir.Node(
-        node.domain, node.op_type, inputs, list(node.attributes.values()), name=f"{node.name}_clone"
-    )
-    twin.meta[_ORIGIN] = origin(node)
     number = graph.meta[_COPIES] = int(graph.meta.get(_COPIES, 0)) + 1
-    describe(twin.outputs[0], f"{origin(node)}_out_{number}", node.outputs[0])
+    name = f"{origin(node)}_copy_{number}"
+    twin = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), name=name)
+    twin.meta[_ORIGIN] = origin(node)
+    describe(twin.outputs[0], f"{name}_out", node.outputs[0])
     graph.insert_before(before, twin)
     return twin
 
