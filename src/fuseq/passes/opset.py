@@ -21,6 +21,9 @@ that is newer keeps its opset, because lowering it can lose meaning."""
 BFLOAT16_OPSET = 22
 """Opset whose Conv, pooling and most other operators know BFLOAT16."""
 
+_IR_VERSION = 10
+"""IR version that opset 21 came with; before version 4 every initializer had to be an input."""
+
 _SCRIPT_CONVERTER_FROM = 18
 """The converter of onnxscript starts here; below it the C++ converter of onnx goes first."""
 
@@ -34,6 +37,7 @@ def raise_opset(model: ir.Model) -> list[str]:
     Raises:
         ModelError: A node has no conversion; the message has the converter's words.
     """
+    model.ir_version = max(model.ir_version or 0, _IR_VERSION)
     version = model.opset_imports.get("")
     wanted = BFLOAT16_OPSET if _holds_bfloat16(model) else OPSET
     if version is None or version >= wanted:
@@ -83,7 +87,6 @@ def _convert_by_onnx(model: ir.Model, version: int) -> None:
         graph.register_initializer(value)
     _keep_metadata(model.graph, graph)
     model.graph = graph
-    model.ir_version = max(model.ir_version or 0, converted.ir_version)
 
 
 def _without_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
