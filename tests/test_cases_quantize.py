@@ -329,3 +329,11 @@ def test_weights_are_stored_low_precision_behind_dequantize_alone() -> None:
         for node in result.model.graph:
             if node.op_type == "QuantizeLinear":
                 assert node.inputs[0] is not None and not node.inputs[0].is_initializer()
+
+
+def test_quantizing_changes_nothing_of_the_model_that_was_given() -> None:
+    model = conv_net(channels=32)
+    before = ir.to_proto(model).SerializeToString()
+    _quantize(model)
+    assert ir.to_proto(model).SerializeToString() == before
+    assert {value.dtype for node in model.graph for value in node.outputs} == {ir.DataType.FLOAT}

@@ -24,7 +24,8 @@ class QuantizeOptions:
         precision: Type of what stays float; None is the target's own (fp16 on GPUs, fp32 on CPUs).
         policy: ``pays``: quantize where the compiled engine predicts a gain; ``full``: everything
             that the target runs in the format.
-        method: How ranges become scales: max, percentile, entropy or mse.
+        method: How ranges become scales: max, percentile (``percentile:99.9`` names it), entropy
+            or mse.
         exclude: Globs of node, weight, module or operator names that stay float.
         include: If given, only what matches is quantized.
         keep_first: Leave the first layers in float.
@@ -63,7 +64,7 @@ class QuantizeOptions:
         """
         _one_of("--format", self.format, USER_FORMATS)
         _one_of("--policy", self.policy, ("pays", "full"))
-        _one_of("--method", self.method, METHODS)
+        _one_of("--method", self.method.partition(":")[0], METHODS)
         _one_of("--io-types", self.io_types, ("keep", "convert"))
         if self.precision is not None:
             _one_of("--precision", self.precision, PRECISIONS)

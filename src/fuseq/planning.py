@@ -16,8 +16,9 @@ from fuseq.passes.canonical import canonicalize
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
+from fuseq.placement.cells import Trial
 from fuseq.placement.choices import PlanOptions
-from fuseq.placement.pays import Trial, keep_what_pays, prediction_of
+from fuseq.placement.pays import keep_what_pays, prediction_of
 from fuseq.placement.plan import Plan
 from fuseq.placement.planner import plan_everything
 from fuseq.targets import parse_target

@@ -109,11 +109,7 @@ def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Qu
     else:
         planned = choose(_as_it_is(job), complete, scales_for, report)
     notes = (*planned.notes, *found.notes)
-    if job.options.method == "max":
-        return _finish(job, planned, scales_for(planned.plan), notes)
-    refined = _refine(job, planned.plan, source, report)
-    scales = _all_scales(planned.plan, weights, refined.ranges, job)
-    return _finish(job, dataclasses.replace(planned, trial=None), scales, notes)
+    return _finish(job, planned, scales_for(planned.plan), notes)
 
 
 def _finish(
@@ -160,23 +156,10 @@ def _measure(job: Job, plan: Plan, source: Source, report: Report) -> Collected:
         job.model,
         formats,
         source,
-        "max",
+        job.options.method,
         formats=formats,
         all_tensors=job.precision == "fp16",
         progress=functools.partial(report, "calibrate"),
-    )
-
-
-def _refine(job: Job, plan: Plan, source: Source, report: Report) -> Collected:
-    """Ranges by the asked method, of the tensors that are really quantized."""
-    formats = {entry.tensor: format_named(entry.format) for entry in _calibrated(plan)}
-    return collect(
-        job.model,
-        formats,
-        source,
-        job.options.method,
-        formats=formats,
-        progress=functools.partial(report, f"calibrate ({job.options.method})"),
     )
 
 

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 import fuseq
-from fuseq.placement.pays import Trial, cells_of, keep_what_pays
+from fuseq.placement.cells import Trial, cells_of
+from fuseq.placement.pays import keep_what_pays
 from fuseq.placement.plan import Plan, QuantizedTensor, Region, Use
 from fuseq.targets.base import Engine, Kernel, KernelType, TensorInfo
 from tests.graphs import conv_net, normal

@@ -29,8 +29,8 @@ from fuseq.report.terminal import engine_table, plan_table
     "--preset", help="How images become inputs: imagenet, clip, inception, zero-one, yolo."
 )
 @click.option(
-    "--method", type=click.Choice(METHODS), default="max", show_default=True,
-    help="How ranges become scales.",
+    "--method", default="max", show_default=True,
+    help=f"How ranges become scales: {', '.join(METHODS)}; percentile:99.9 names the percentile.",
 )  # fmt: skip
 @click.option("--limit", type=int, help="Use at most this many samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data.")

@@ -106,7 +106,7 @@ def _weights(
             const_value=converted(tensor, dtype),
         )
         graph.register_initializer(made[dtype])
-    value.const_value, value.dtype = converted(tensor, first), first
+    value.const_value, value.type = converted(tensor, first), ir.TensorType(first)
     return made
 
 

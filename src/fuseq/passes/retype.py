@@ -21,9 +21,9 @@ def retype_node(node: ir.Node, slots: Slots, dtype: ir.DataType) -> None:
     if slots.as_is:
         return
     for index in slots.outputs:
-        node.outputs[index].dtype = dtype
+        node.outputs[index].type = ir.TensorType(dtype)
     for index, fixed in slots.fixed_outputs:
-        node.outputs[index].dtype = fixed
+        node.outputs[index].type = ir.TensorType(fixed)
     if not slots.outputs:
         return
     for name in _TYPE_ATTRIBUTES:

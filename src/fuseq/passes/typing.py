@@ -96,7 +96,7 @@ def _types_before(model: ir.Model) -> dict[ir.Value, ir.DataType]:
 def _convert_inputs(model: ir.Model, dtype: ir.DataType) -> None:
     for value in model.graph.inputs:
         if is_float(value):
-            value.dtype = dtype
+            value.type = ir.TensorType(dtype)  # clones share type objects
 
 
 def _wanted(

@@ -1,49 +1,17 @@
-"""Takes out of a plan what does not pay, judged by two compiled engines: float and planned.
-
-A kernel can serve several regions (a LayerNorm that also writes the next layer's FP8 input), so
-regions that share a kernel in either engine are judged together, as one cell. Cells share no kernel:
-leaving one in float changes no other cell's kernels, only what lies in the cache between them.
-"""
+"""Takes out of a plan what does not pay, judged by two compiled engines: float and planned."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import onnx_ir as ir
-
+from fuseq.placement.cells import Cell, Trial, cells_of
+from fuseq.placement.crowded import improve_crowded_cells
 from fuseq.placement.plan import Plan, Prediction
-from fuseq.targets.base import Engine, Kernel
+from fuseq.targets.base import Engine
 
 MAX_ROUNDS = 4
 """Compiles spent on taking out losers; each round only removes, so it ends anyway."""
-
-MAX_STRANDED_TRIALS = 8
-"""Compiles spent on kernels alone in cells of several regions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A plan, the quantized model and its engine, and which regions each inserted node serves."""
-
-    plan: Plan
-    engine: Engine
-    served: Mapping[str, tuple[str, ...]]
-    model: ir.Model
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """Regions judged together, with their predicted time in both engines."""
-
-    regions: tuple[str, ...]
-    float_us: float
-    quantized_us: float
-
-    @property
-    def gain_us(self) -> float:
-        """Predicted time saved by quantizing; negative when it costs."""
-        return self.float_us - self.quantized_us
 
 
 def keep_what_pays(
@@ -72,86 +40,10 @@ def keep_what_pays(
             break
         current = current.without(losers, losers)
     if best is not None:
-        best = _without_stranded(best, float_engine, compile_plan)
+        best = improve_crowded_cells(best, float_engine, compile_plan)
     if best is None or best.engine.predicted_us >= float_engine.predicted_us:
         return None
     return dataclasses.replace(best, plan=_with_reasons(best, float_engine))
-
-
-def _without_stranded(
-    best: Trial, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
-) -> Trial:
-    """Leave in float what a kernel alone serves, wherever that is predicted faster.
-
-    A cell of many regions can gain as a whole and still hold one that loses; a cell of one region
-    has been judged already. Equal kernels (24 equal blocks) are tried together.
-    """
-    crowded = {
-        name
-        for cell in cells_of(best, float_engine)
-        if len(cell.regions) > 1
-        for name in cell.regions
-    }
-    groups = [regions for regions in _served_alone(best) if crowded.intersection(regions)]
-    for regions in groups[:MAX_STRANDED_TRIALS]:
-        left = [name for name in regions if name in _quantized(best.plan)]
-        reason = "float: its Q or DQ would run as a kernel of its own and cost more than it saves"
-        candidate = best.plan.without(left, f"{reason} (predicted)")
-        if not left or not candidate.tensors:
-            continue
-        trial = compile_plan(candidate)
-        if trial.engine.predicted_us < best.engine.predicted_us:
-            best = trial
-    return best
-
-
-def _served_alone(trial: Trial) -> list[list[str]]:
-    """Regions that kernels alone serve, by equal kernels, the costliest first."""
-    groups: dict[tuple[object, ...], list[str]] = {}
-    costs: dict[tuple[object, ...], float] = {}
-    for kernel in trial.engine.alone:
-        served = [name for node in kernel.nodes for name in trial.served.get(node, ())]
-        if not served:
-            continue
-        key = tuple((t.shape, t.dtype) for t in (*kernel.inputs, *kernel.outputs))
-        groups.setdefault(key, [])
-        groups[key] += [name for name in served if name not in groups[key]]
-        costs[key] = costs.get(key, 0.0) + (kernel.predicted_us or 0.0)
-    return [groups[key] for key in sorted(groups, key=lambda key: -costs[key])]
-
-
-def _quantized(plan: Plan) -> set[str]:
-    return {region.name for region in plan.regions if region.quantized}
-
-
-def cells_of(trial: Trial, float_engine: Engine) -> list[Cell]:
-    """Group regions by shared kernels and sum each group's predicted times in both engines."""
-    owners = _owners(trial)
-    parent: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        parent.setdefault(name, name)
-        while parent[name] != name:
-            name = parent[name]
-        return name
-
-    charged: list[tuple[Kernel, str, bool]] = []
-    for engine, is_float in ((float_engine, True), (trial.engine, False)):
-        for kernel in engine.kernels:
-            names = [name for node in kernel.nodes for name in owners.get(node, (node,))]
-            for name in names[1:]:
-                parent[root(name)] = root(names[0])
-            if names:
-                charged.append((kernel, names[0], is_float))
-    sums: dict[str, list[float]] = {}
-    for kernel, name, is_float in charged:
-        pair = sums.setdefault(root(name), [0.0, 0.0])
-        pair[0 if is_float else 1] += kernel.predicted_us or 0.0
-    members: dict[str, list[str]] = {}
-    for region in trial.plan.regions:
-        if region.quantized:
-            members.setdefault(root(region.name), []).append(region.name)
-    return [Cell(tuple(regions), *sums.get(name, [0.0, 0.0])) for name, regions in members.items()]
 
 
 def prediction_of(float_engine: Engine, engine: Engine) -> Prediction:
@@ -164,17 +56,6 @@ def prediction_of(float_engine: Engine, engine: Engine) -> Prediction:
         float_activation_bytes=float_engine.activation_bytes,
         quantized_activation_bytes=engine.activation_bytes,
     )
-
-
-def _owners(trial: Trial) -> dict[str, tuple[str, ...]]:
-    """Regions by node name: of the float graph and of the inserted nodes."""
-    owners: dict[str, tuple[str, ...]] = {}
-    for region in trial.plan.regions:
-        if region.quantized:
-            for node in region.nodes:
-                owners[node] = (*owners.get(node, ()), region.name)
-    owners.update(trial.served)
-    return owners
 
 
 def _losers(cells: list[Cell]) -> dict[str, str]:

@@ -1,0 +1,118 @@
+"""Looks inside cells of several regions, which gain together: some of their regions may still lose.
+
+1. Regions whose Q or DQ runs as a kernel of its own, by equal kernels.
+2. Classes of regions (24 equal blocks have few), from the one that gains least: the first, the first
+   two, and so on, where the cell as a whole gains little. A shared kernel's time is charged to its
+   regions in equal parts, which ranks classes; the compiler judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuseq.placement.cells import Cell, Trial, cells_of, owners_of
+from fuseq.placement.plan import Plan
+from fuseq.targets.base import Engine, Kernel, KernelType
+
+MAX_ALONE_TRIALS = 8
+"""Compiles spent on kernels alone."""
+
+MAX_CLASS_TRIALS = 4
+"""Compiles spent on classes of one model."""
+
+THIN_GAIN = 0.15
+"""A cell that saves less than this part of its float time is looked into by classes."""
+
+SAME_TIME = 0.005
+"""Predicted times within this part count as equal; then fewer activation bytes decide."""
+
+_PRODUCTS = (KernelType.GEMM, KernelType.CONVOLUTION, KernelType.ATTENTION)
+
+
+def improve_crowded_cells(
+    best: Trial, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
+) -> Trial:
+    """Return ``best``, or a trial with fewer regions that is better."""
+    crowded = [cell for cell in cells_of(best, float_engine) if len(cell.regions) > 1]
+    names = {name for cell in crowded for name in cell.regions}
+    groups = [regions for regions in _served_alone(best) if names.intersection(regions)]
+    for regions in groups[:MAX_ALONE_TRIALS]:
+        reason = "float: its Q or DQ would run as a kernel of its own and cost more than it saves"
+        best = _better(best, _without(best, regions, reason, compile_plan))
+    thin = [cell for cell in crowded if cell.gain_us < THIN_GAIN * cell.float_us]
+    return _without_weak_classes(best, float_engine, thin, compile_plan)
+
+
+def _without_weak_classes(
+    best: Trial, float_engine: Engine, thin: list[Cell], compile_plan: Callable[[Plan], Trial]
+) -> Trial:
+    names = {name for cell in thin for name in cell.regions}
+    classes = _classes(best, float_engine, names & _quantized(best.plan))
+    start, dropped = best, list[str]()
+    for regions in classes[: min(MAX_CLASS_TRIALS, len(classes) - 1)]:
+        dropped += regions
+        reason = "float: without it the regions that share its kernels are predicted faster"
+        best = _better(best, _without(start, dropped, reason, compile_plan))
+    return best
+
+
+def _better(best: Trial, trial: Trial | None) -> Trial:
+    """The faster one; within :data:`SAME_TIME` the one that moves fewer bytes."""
+    if trial is None:
+        return best
+    ratio = trial.engine.predicted_us / best.engine.predicted_us
+    if ratio < 1 - SAME_TIME:
+        return trial
+    fewer = trial.engine.activation_bytes < best.engine.activation_bytes
+    return trial if ratio <= 1 + SAME_TIME and fewer else best
+
+
+def _without(
+    base: Trial, regions: list[str], reason: str, compile_plan: Callable[[Plan], Trial]
+) -> Trial | None:
+    """The trial without ``regions``; None if that changes nothing or leaves nothing."""
+    left = [name for name in regions if name in _quantized(base.plan)]
+    candidate = base.plan.without(left, f"{reason} (predicted)")
+    return compile_plan(candidate) if left and candidate.tensors else None
+
+
+def _served_alone(trial: Trial) -> list[list[str]]:
+    """Regions that kernels alone serve, by equal kernels, the costliest first."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    costs: dict[tuple[object, ...], float] = {}
+    for kernel in trial.engine.alone:
+        served = [name for node in kernel.nodes for name in trial.served.get(node, ())]
+        if not served:
+            continue
+        key = _shapes(kernel)
+        groups.setdefault(key, [])
+        groups[key] += [name for name in served if name not in groups[key]]
+        costs[key] = costs.get(key, 0.0) + (kernel.predicted_us or 0.0)
+    return [groups[key] for key in sorted(groups, key=lambda key: -costs[key])]
+
+
+def _classes(trial: Trial, float_engine: Engine, names: set[str]) -> list[list[str]]:
+    """Regions of ``names`` by the shapes of their product, the class that gains least first."""
+    owners = owners_of(trial)
+    gains = dict.fromkeys(names, 0.0)
+    shapes: dict[str, tuple[object, ...]] = {}
+    for engine, sign in ((float_engine, 1.0), (trial.engine, -1.0)):
+        for kernel in engine.kernels:
+            sharing = {name for node in kernel.nodes for name in owners.get(node, ())}
+            for name in sharing & names:
+                gains[name] += sign * (kernel.predicted_us or 0.0) / len(sharing)
+                if sign > 0 and kernel.type in _PRODUCTS and name in kernel.nodes:
+                    shapes[name] = _shapes(kernel)
+    classes: dict[tuple[object, ...], list[str]] = {}
+    for name in sorted(names):
+        classes.setdefault(shapes.get(name, (name,)), []).append(name)
+    return sorted(classes.values(), key=lambda regions: sum(gains[name] for name in regions))
+
+
+def _shapes(kernel: Kernel) -> tuple[object, ...]:
+    """What makes kernels equal: shapes and types of what they read and write."""
+    return tuple((tensor.shape, tensor.dtype) for tensor in (*kernel.inputs, *kernel.outputs))
+
+
+def _quantized(plan: Plan) -> set[str]:
+    return {region.name for region in plan.regions if region.quantized}
