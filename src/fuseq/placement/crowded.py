@@ -23,8 +23,9 @@ MAX_CLASS_TRIALS = 4
 THIN_GAIN = 0.15
 """A cell that saves less than this part of its float time is looked into by classes."""
 
-SAME_TIME = 0.005
-"""Predicted times within this part count as equal; then fewer activation bytes decide."""
+SAME_TIME = 0.01
+"""Predicted times within this part count as equal, for the cost model errs by more (docs/cost-model.md);
+then fewer activation bytes decide."""
 
 _PRODUCTS = (KernelType.GEMM, KernelType.CONVOLUTION, KernelType.ATTENTION)
 
@@ -38,7 +39,9 @@ def improve_crowded_cells(
     groups = [regions for regions in _served_alone(best) if names.intersection(regions)]
     for regions in groups[:MAX_ALONE_TRIALS]:
         reason = "float: its Q or DQ would run as a kernel of its own and cost more than it saves"
-        best = _better(best, _without(best, regions, reason, compile_plan))
+        trial = _without(best, regions, reason, compile_plan)
+        if trial is not None and trial.engine.predicted_us < best.engine.predicted_us:
+            best = trial
     thin = [cell for cell in crowded if cell.gain_us < THIN_GAIN * cell.float_us]
     return _without_weak_classes(best, float_engine, thin, compile_plan)
 
@@ -48,23 +51,20 @@ def _without_weak_classes(
 ) -> Trial:
     names = {name for cell in thin for name in cell.regions}
     classes = _classes(best, float_engine, names & _quantized(best.plan))
-    start, dropped = best, list[str]()
+    trials, dropped = [best], list[str]()
     for regions in classes[: min(MAX_CLASS_TRIALS, len(classes) - 1)]:
         dropped += regions
         reason = "float: without it the regions that share its kernels are predicted faster"
-        best = _better(best, _without(start, dropped, reason, compile_plan))
-    return best
+        trial = _without(best, dropped, reason, compile_plan)
+        trials += [trial] if trial is not None else []
+    return _best_of(trials)
 
 
-def _better(best: Trial, trial: Trial | None) -> Trial:
-    """The faster one; within :data:`SAME_TIME` the one that moves fewer bytes."""
-    if trial is None:
-        return best
-    ratio = trial.engine.predicted_us / best.engine.predicted_us
-    if ratio < 1 - SAME_TIME:
-        return trial
-    fewer = trial.engine.activation_bytes < best.engine.activation_bytes
-    return trial if ratio <= 1 + SAME_TIME and fewer else best
+def _best_of(trials: list[Trial]) -> Trial:
+    """The fastest; of those within :data:`SAME_TIME` of it, the one that moves the fewest bytes."""
+    least_us = min(trial.engine.predicted_us for trial in trials)
+    equal = [t for t in trials if t.engine.predicted_us <= least_us * (1 + SAME_TIME)]
+    return min(equal, key=lambda trial: trial.engine.activation_bytes)
 
 
 def _without(
