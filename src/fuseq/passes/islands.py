@@ -41,6 +41,9 @@ _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 _EPSILON_TAKERS = frozenset({"Add", "Max", "Clip"})
 
+NO_BFLOAT16 = frozenset({"HardSwish", "LpNormalization", "MeanVarianceNormalization", "Mish"})
+"""ONNX allows BF16, but the parser of TensorRT-RTX 1.7.1 refuses it ("Only FLOAT, HALF")."""
+
 _PERIODIC_LIMIT = 16.0
 """Above this an FP16 angle is rounded by more than 1/128 (2**-11 of its size)."""
 
@@ -92,7 +95,8 @@ def fp32_nodes(
     """Return the nodes that must compute in FP32, each with its reason in words.
 
     1. The user asked for it by node name.
-    2. The operator has no kernel for ``dtype`` in the ONNX standard (Range).
+    2. The operator has no kernel for ``dtype`` in the ONNX standard (Range), or, for BF16, in
+       TensorRT (NO_BFLOAT16).
     3. A calibrated value overflows or vanishes: writer and readers.
     4. A constant overflows or vanishes: its reader, and what carries the result on
        (an epsilon of 1e-12 protects a division; both stay FP32, and so does the root between).
@@ -108,6 +112,8 @@ def fp32_nodes(
             search.keep(node, "asked for by name")  # case 1
         if dtype not in slots[node].allowed:
             search.keep(node, f"ONNX has no {dtype.name} {node.op_type}")  # case 2
+        if dtype == ir.DataType.BFLOAT16 and is_op(node, *NO_BFLOAT16):
+            search.keep(node, f"compilers have no BFLOAT16 {node.op_type}")
         _judge_magnitudes(search, node)
         _judge_constants(search, node)
         _judge_operator(search, node)
