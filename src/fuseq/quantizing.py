@@ -123,13 +123,17 @@ def _finish(
         model = job.model.clone()
         insert_qdq(model, planned.plan, scales)
         notes = (*notes, *set_types(job, model))
-        engine = job.target.compile(model, job.profile) if job.judges else None
+        engine = planned.float_engine if not planned.plan.tensors else _compile(job, model)
     condense_metadata(model)
     model.producer_name = "fuseq"
     used = {group: scales[group] for group in planned.plan.groups() if group in scales}
     return Quantized(
         model, planned.plan, Scales(used), planned.float_engine, engine, tuple(dict.fromkeys(notes))
     )
+
+
+def _compile(job: Job, model: ir.Model) -> Engine | None:
+    return job.target.compile(model, job.profile) if job.judges else None
 
 
 def _check_output(
