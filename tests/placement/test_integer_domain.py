@@ -128,7 +128,7 @@ def _model(body: str, image: int = 8, outputs: str = "float[n, 8, m, m] y") -> i
     text = (
         '<ir_version: 10, opset_import: ["" : 21]>\n'
         f"net (float[n, 8, {image}, {image}] x) => ({outputs})\n"
-        "<float low = {0.0}, float high = {6.0}, float one = {1.0}, int64[2] axes = {2, 3}>\n"
+        "<float low = {0.0}, float high = {6.0}, float one = {1.0}, float minus = {-1.0}>\n"
         f"{{\n{body}\n}}"
     )
     weights = {
@@ -205,6 +205,14 @@ def test_relu6_is_absorbed_because_its_range_stays_within_six() -> None:
     assert np.float32(case.scales["r"].scale * np.float32(255)) > 5.99
     assert "Clip" not in kernels(case.quantized)
     assert kernels(case.quantized)["QLinearConv"] == 2
+
+
+def test_a_clip_between_two_signs_is_absorbed_because_its_scale_shrinks() -> None:
+    """Zero point 127 of [-1, 1] would store up to 128 / 127.5."""
+    body = f"c = {CONV} (x, w, b)\nr = Clip(c, minus, one)\ny = {CONV} (r, w, b)"
+    case = case_of(_model(body), {"x": 20 * _feeds(2, 8, 8, 8)["x"]})
+    assert case.scales["r"].scale == np.float32(1 / 128)
+    assert "Clip" not in kernels(case.quantized)
 
 
 def test_an_activation_without_zero_is_not_absorbed() -> None:

@@ -91,7 +91,7 @@ def absorbed_activation(value: ir.Value) -> tuple[ir.Node, Limits] | None:
     low, high = (_bound(node, index) for index in (1, 2))
     if isinstance(low, str) or isinstance(high, str):
         return None
-    holds_zero = (low is None or low <= 2) and (high is None or high >= 0)
+    holds_zero = (low is None or low <= 0) and (high is None or high >= 0)
     return (node, (low, high)) if holds_zero else None
 
 
