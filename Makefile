@@ -1,0 +1,42 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+#   PYTHON=python3.12 make test      another Python, 3.10 to 3.13 (it makes .venv; `make clean` first)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint env demo-env clean
+
+# Two real networks become INT8 and FP8 engines; files go to demo-out/.
+demo: demo-env
+	$(BIN)/python examples/demo.py --out demo-out
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+env: $(VENV)/.test
+
+demo-env: $(VENV)/.demo
+
+# --group, which installs a dependency group of pyproject.toml, is in pip since 25.1.
+$(VENV)/.pip:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade 'pip>=25.1'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.pip pyproject.toml constraints.txt
+	$(PIP) --constraint constraints.txt --group dev --editable '.[rtx,images]'
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo 'Installing into $(VENV): PyTorch, TensorRT-RTX, ONNX Runtime and the two networks.'
+	$(PIP) --constraint constraints.txt --group demo --editable '.[rtx,images]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-out bench-out
