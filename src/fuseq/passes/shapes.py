@@ -8,56 +8,35 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from fuseq.passes.clean import FOLD_INPUT_ELEMENTS, FOLD_OUTPUT_ELEMENTS
-
-_INVENTED = "unk__"
-"""Prefix of the symbols that ONNX shape inference makes up for sizes that it cannot derive."""
-
-_ROUNDS = 3
+from fuseq.passes.open_sizes import fill_open_sizes, size_of
 
 
 def infer_shapes(model: ir.Model) -> list[str]:
-    """Write dtype and shape on every value where ONNX shape inference knows them.
+    """Write dtype and shape on every value where they can be known.
 
     Weights do not travel to the inference, so models over 2 GiB work; small constants do, because
-    Reshape and Slice need their values. Shapes are inferred from the inputs anew: a size that an
-    exporter left open would otherwise stay open. What only the exporter knew is kept, and the
-    inference repeated with it, because ONNX loses a batch size at ``Reshape(x, [-1, ...])``.
+    Reshape and Slice need their values.
+
+    1. onnx infers the whole graph anew from its inputs: a size that an exporter left open would
+       otherwise stay open. What only the exporter knew is kept.
+    2. Sizes that onnx lost are filled in one sweep (see ``fill_open_sizes``).
     """
     inside = [v for node in model.graph for v in node.outputs if not v.is_graph_output()]
     before = {value: value.shape for value in inside}
-    unsure = inside
-    for _ in range(_ROUNDS):
-        for value in unsure:
-            value.shape = None
-        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-        for value in inside:
-            value.shape = _merged(value.shape, before[value])
-        still = [value for value in unsure if not _is_sure(value.shape)]
-        if len(still) in (0, len(unsure)):
-            break
-        unsure = still
+    for value in inside:
+        value.shape = None
+    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    for value in inside:
+        value.shape = _merged(value.shape, before[value])
+    fill_open_sizes(model)
     return []
-
-
-def _is_sure(shape: ir.Shape | None) -> bool:
-    return shape is not None and all(_known(dim) is not None for dim in shape)
 
 
 def _merged(new: ir.Shape | None, old: ir.Shape | None) -> ir.Shape | None:
     if new is None or old is None or len(new) != len(old):
         return new if new is not None else old
-    return ir.Shape([_first_known(a, b) for a, b in zip(new, old, strict=True)])
-
-
-def _first_known(new: int | ir.SymbolicDim, old: int | ir.SymbolicDim) -> int | str | None:
-    known = _known(new)
-    return _known(old) if known is None else known
-
-
-def _known(dim: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(dim, int):
-        return dim
-    return None if dim.value is None or dim.value.startswith(_INVENTED) else dim.value
+    sizes = [(size_of(a), size_of(b)) for a, b in zip(new, old, strict=True)]
+    return ir.Shape([there if here is None else here for here, there in sizes])
 
 
 def static_shapes(
