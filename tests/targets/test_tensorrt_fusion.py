@@ -124,6 +124,13 @@ def test_resnet18_predicted_order_is_measured_order_and_ratios_are_close(
         assert ratio == pytest.approx(measured / MEASURED_MS["fp16"], rel=0.15), name
 
 
+def test_of_two_convolutions_the_later_one_takes_a_float_add(engines: dict[str, Engine]) -> None:
+    for name in ("fp16", "qat"):
+        assert "layer2.0.down" in by_node(engines[name], "layer2.0.add").nodes
+    # with a pair on the shortcut, the convolution on the other branch does
+    assert "layer2.0.conv2" in by_node(engines["qat-residual"], "layer2.0.add").nodes
+
+
 def test_resnet18_stem_is_one_kernel_with_its_pool_only_in_int8(
     engines: dict[str, Engine],
 ) -> None:

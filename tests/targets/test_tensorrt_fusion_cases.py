@@ -419,3 +419,86 @@ def test_fp16_network_fuses_bias_activation_add_and_pads_nothing() -> None:
     assert types(engine) == ["move", "convolution", "convolution", "pool"]
     assert {t.dtype for k in engine.kernels for t in k.inputs + k.outputs} == {"fp16"}
     assert [len(kernel.inputs) for kernel in engine.kernels] == [1, 1, 2, 1]
+
+
+def test_only_an_image_convolution_takes_its_pool() -> None:
+    for channels, expected in ((3, "ConvActPool"), (32, "CaskConvolution")):
+        body = f"""
+          xd = Pair<0.1>(x)
+          w1 = Weight<32, {channels}, 3, 3> ()
+          c = Conv {SAME} (xd, w1)
+          r = Relu(c)
+          p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+          pd = Pair<0.2>(p)
+          w2 = {W}
+          y = Conv {SAME} (pd, w2)
+        """
+        signature = f"(float[1, {channels}, 8, 8] x) => (float[1, 32, 4, 4] y)"
+        assert simulate(net(signature, body)).kernels[1].compiler_type == expected
+
+
+def test_requantized_output_is_a_kernel_of_its_own() -> None:
+    body = f"""
+      xd = Pair<0.1>(x)
+      w1 = {W}
+      c = Conv {SAME} (xd, w1)
+      a = Pair<0.2>(c)
+      b = Pair<0.3>(a)
+      w2 = {W}
+      y = Conv {SAME} (b, w2)
+    """
+    engine = simulate(net(f"({SHAPE} x) => ({SHAPE} y)", body))
+    assert types(engine) == ["quantize", "convolution", "quantize", "convolution"]
+    assert engine.kernels[2].inputs[0].dtype == engine.kernels[2].outputs[0].dtype == "int8"
+
+
+def test_weights_alone_quantized_are_computed_at_build_time() -> None:
+    body = f"w = {W}\ny = Conv {SAME} (x, w)"
+    engine = simulate(net(f"({SHAPE} x) => ({SHAPE} y)", body))
+    convolution = engine.kernels[-2]
+    assert convolution.compute_dtype == "tf32" and convolution.weights_bytes == 4 * 32 * 32 * 9
+    assert not engine.alone
+
+
+def test_data_alone_quantized_runs_both_alone() -> None:
+    values = ", ".join(["0"] * 32 * 32)
+    signature = f"({SHAPE} x) => ({SHAPE} y) <float[32, 32, 1, 1] w = {{{values}}}>"
+    body = "xd = Pair<0.1>(x)\ny = Conv <kernel_shape = [1, 1]> (xd, w)"
+    engine = simulate(net(signature, body))
+    assert [kernel.type for kernel in engine.alone] == [KernelType.QUANTIZE, KernelType.DEQUANTIZE]
+    assert by_operator(engine, "Conv")[0].compute_dtype == "tf32"
+
+
+def test_average_pool_is_int8_between_pairs_and_float_without_the_second() -> None:
+    def body(behind: str) -> str:
+        return f"""
+          xd = Pair<0.1>(x)
+          w1 = {W}
+          c = Conv {SAME} (xd, w1)
+          cd = Pair<0.2>(c)
+          p = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (cd)
+          {behind}
+        """
+
+    signature = f"({SHAPE} x) => (float[1, 32, 4, 4] y)"
+    engine = simulate(
+        net(signature, body(f"pd = Pair<0.3>(p)\nw2 = {W}\ny = Conv {SAME} (pd, w2)"))
+    )
+    assert types(engine) == ["quantize", "convolution", "pool", "convolution"]
+    assert {t.dtype for t in engine.kernels[2].inputs + engine.kernels[2].outputs} == {"int8"}
+    engine = simulate(net(signature, body("y = Tanh(p)")))
+    assert types(engine)[:4] == ["quantize", "convolution", "dequantize", "pool"]
+
+
+def test_zero_padding_goes_into_a_float_convolution_and_runs_alone_in_int8() -> None:
+    pads = "int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}"
+    values = ", ".join(["0"] * 32 * 32 * 9)
+    plain = "p = Pad(x, pads)\ny = Conv <kernel_shape = [3, 3]> (p, w)"
+    signature = f"({SHAPE} x) => ({SHAPE} y) <{pads}, float[32, 32, 3, 3] w = {{{values}}}>"
+    assert types(simulate(net(signature, plain))) == ["move", "convolution", "move"]
+    quantized = (
+        f"p = Pad(x, pads)\npd = Pair<0.1>(p)\nw = {W}\ny = Conv <kernel_shape = [3, 3]> (pd, w)"
+    )
+    engine = simulate(net(f"({SHAPE} x) => ({SHAPE} y) <{pads}>", quantized))
+    assert types(engine)[:3] == ["quantize", "move", "convolution"]
+    assert by_operator(engine, "Pad")[0].outputs[0].dtype == "int8"

@@ -165,3 +165,16 @@ def test_fp32_attention_is_not_fused() -> None:
     engine = simulate(encoder(), 80, "strong")
     assert attention_kernels(engine) == []
     assert types(engine).count("softmax") == 1
+
+
+def test_a_generated_kernel_holds_one_row_operation() -> None:
+    body = """
+      bias = Zeros<128> ()
+      a = LayerNormalization <axis = -1> (x, bias, bias)
+      b = Mul(a, a)
+      c = Tanh(b)
+      y = LayerNormalization <axis = -1> (c, bias, bias)
+    """
+    engine = simulate(net("(float[2, 128, 128] x) => (float[2, 128, 128] y)", body))
+    assert types(engine) == ["normalization", "normalization"]
+    assert [len(kernel.nodes) for kernel in engine.kernels] == [3, 1]

@@ -11,7 +11,7 @@ and the compiler chooses; the rules below are those of the five ResNet-18 engine
 3. INT8 products on CUDA cores (images, DP4A) write INT8 or FP32, not FP16.
 4. A pool keeps the type it finds; FP16 in vectors of 32 channels is first brought to vectors of two.
 5. Everything else that stays float is FP16 where that is allowed.
-6. Q and DQ alone convert the layout on the way.
+6. Q, DQ and Cast alone convert the layout on the way.
 7. When a reader wants another storage, it is converted once, behind the producer, and readers that
    take any read whichever is smaller.
 8. Kernels of the ML compiler read and write any strides (its layer lists state strides), but no
@@ -40,6 +40,7 @@ from fuseq.targets.tensorrt.storage import (
 )
 
 _LOW = frozenset(WORDS.values())
+_CONVERSIONS = frozenset({KernelType.QUANTIZE, KernelType.DEQUANTIZE, KernelType.CAST})
 _VECTORIZED = frozenset({CHW2, CHW4, CHW32})
 _ANY_LAYOUT = frozenset(
     {
@@ -139,11 +140,11 @@ def _wanted(
     """What ``layer`` must read ``value`` as; None when it takes any."""
     if layer.type is KernelType.CONVOLUTION:
         return _wanted_by_product(network, layer, view, made)
-    if made.dtype in _LOW and layer.type in _ANY_LAYOUT:
+    if made.dtype in _LOW and (_keeps_layout(layer) or layer.word == "kgen"):
         return None
-    if layer.type in (KernelType.QUANTIZE, KernelType.DEQUANTIZE, KernelType.CAST):
+    if layer.type in _CONVERSIONS:
         return None
-    if layer.type in _ANY_LAYOUT and layer.word != "kgen":
+    if _keeps_layout(layer):
         if layer.type is KernelType.POOL and made.layout == CHW32:  # case 4
             return Storage(made.dtype, CHW2)
         if view is not value and shape_of(view) != shape_of(value):
@@ -154,6 +155,11 @@ def _wanted(
         casts_itself = layer.word == "kgen" and layer.type is not KernelType.ATTENTION
         return None if casts_itself or dtype == made.dtype else Storage(dtype, made.layout)
     return Storage(dtype, LINEAR)
+
+
+def _keeps_layout(layer: Layer) -> bool:
+    """It takes the layout it finds and writes the same."""
+    return (layer.type in _ANY_LAYOUT and layer.word != "kgen") or layer.word == "Padding"
 
 
 def _is_strided(layer: Layer) -> bool:
@@ -198,13 +204,13 @@ def _given(
     dtype = declared if declared in _LOW else _float(network, declared)
     if layer.type is KernelType.DEQUANTIZE and not network.builder.is_strong:
         dtype = "fp32"  # case 2
-    if layer.type in (KernelType.QUANTIZE, KernelType.DEQUANTIZE) and layer.word != "kgen":
+    if layer.type in _CONVERSIONS and layer.word != "kgen":
         shape = shape_of(value)
         plain = Storage(dtype, LINEAR)
         if len(shape) == 4:
             plain = product_storage(dtype, shape[1], network.builder)
         return _for_reader(network, result, value, plain, readers)  # case 6
-    if layer.type in _ANY_LAYOUT and layer.word != "kgen":
+    if _keeps_layout(layer):
         main = _main_input(network, result, layer)
         if main is not None:
             kept = main.dtype if declared in FLOATS and main.dtype in FLOATS else dtype

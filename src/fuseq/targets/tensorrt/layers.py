@@ -20,6 +20,7 @@ from fuseq.targets.tensorrt.operators import (
     REDUCTIONS,
     SOFTMAXES,
     VIEWS,
+    is_image_padding,
 )
 from fuseq.targets.tensorrt.quantization import is_dequantize, is_quantize
 
@@ -200,6 +201,8 @@ def _kind_of(node: ir.Node) -> tuple[KernelType, str]:
         return KernelType.QUANTIZE, "Reformat"
     if is_dequantize(node):
         return KernelType.DEQUANTIZE, "Reformat"
+    if is_image_padding(node):
+        return KernelType.MOVE, "Padding"
     for operators, kind, word in _KINDS:
         if node.op_type in operators:
             return kind, word

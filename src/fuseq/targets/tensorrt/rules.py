@@ -1,7 +1,7 @@
 """What full TensorRT fuses around Q/DQ, for the planner.
 
 Sources: TensorRT documentation, "Explicit Quantization", "Q/DQ Layer-Placement Recommendations"; the
-five ResNet-18 engines on an A100; `tests/targets/test_tensorrt_rules.py` repeats each entry with the
+five ResNet-18 engines on an A100; `tests/targets/test_tensorrt_fusion_target.py` repeats each entry with the
 fusion model.
 """
 
