@@ -40,6 +40,7 @@ class Job:
         profile: Static shapes that engines are compiled for.
         notes: What canonicalization told.
         magnitudes: Largest magnitude by value name, once calibrated.
+        keep_fp32: Names of nodes that compute in FP32 whatever the ranges say.
     """
 
     model: ir.Model
@@ -49,6 +50,7 @@ class Job:
     profile: ShapeProfile
     notes: tuple[str, ...]
     magnitudes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    keep_fp32: frozenset[str] = frozenset()
 
     @property
     def judges(self) -> bool:
@@ -191,7 +193,11 @@ def typed_copy(job: Job, model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
 def set_types(job: Job, model: ir.Model) -> tuple[str, ...]:
     """Set the job's precision in place; returns notes about what stays FP32."""
     notes = set_precision(
-        model, job.precision, io_types=job.options.io_types, magnitudes=job.magnitudes
+        model,
+        job.precision,
+        io_types=job.options.io_types,
+        magnitudes=job.magnitudes,
+        keep_fp32=job.keep_fp32.intersection(node.name or "" for node in model.graph),
     )
     return tuple(str(note) for note in notes)
 

@@ -74,7 +74,7 @@ def quantize(
         FuseqError: The model, data, target, plan or output cannot be used; nothing is written.
     """
     options = options or QuantizeOptions()
-    _check_output(model, output)
+    check_output(model, output)
     job = open_job(model, options)
     if plan is not None:
         check_fits(plan, job.model)
@@ -136,7 +136,7 @@ def _compile(job: Job, model: ir.Model) -> Engine | None:
     return job.target.compile(model, job.profile) if job.judges else None
 
 
-def _check_output(
+def check_output(
     model: ir.Model | str | os.PathLike[str], output: str | os.PathLike[str] | None
 ) -> None:
     """Refuse before the long work what would fail after it."""

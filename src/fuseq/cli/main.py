@@ -15,6 +15,7 @@ import fuseq
 from fuseq.cli.compile import compile_command
 from fuseq.cli.console import errors
 from fuseq.cli.doctor import doctor_command
+from fuseq.cli.fix import fix_command
 from fuseq.cli.plan import plan_command
 from fuseq.cli.quantize import quantize_command
 from fuseq.errors import FuseqError
@@ -26,7 +27,7 @@ def app() -> None:
     """Quantize models so that every Q/DQ pair pays for itself, proved by the compiler."""
 
 
-for _command in (quantize_command, plan_command, compile_command, doctor_command):
+for _command in (quantize_command, plan_command, compile_command, fix_command, doctor_command):
     app.add_command(_command)
 
 

@@ -1,0 +1,328 @@
+"""From any tool's quantized model to one whose every Q/DQ pair pays, with the scales it had."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from fuseq.calibration.bias import bias_scales
+from fuseq.calibration.carried_ranges import Carried
+from fuseq.calibration.image_presets import image_preset
+from fuseq.calibration.kept_ranges import FileScales, kept_ranges
+from fuseq.calibration.kept_scales import kept_activation_scales, kept_weight_scales
+from fuseq.calibration.runner import Collected, collect
+from fuseq.calibration.scales import Scale, Scales
+from fuseq.calibration.sources import open_source
+from fuseq.errors import TargetError
+from fuseq.fix_report import Change, Ways, changes_of
+from fuseq.formats import USER_FORMATS, Format, format_named
+from fuseq.model import load, profile_for, save
+from fuseq.options import QuantizeOptions
+from fuseq.passes.canonical import canonicalize
+from fuseq.passes.condense_metadata import condense_metadata
+from fuseq.passes.found_scales import FoundScale
+from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.strip_qdq import Stripped, strip_qdq
+from fuseq.placement.plan import Plan, QuantizedTensor
+from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
+from fuseq.quantizing import check_output
+from fuseq.targets import parse_target
+from fuseq.targets.base import Engine
+
+FixFormat = Literal["auto", "int8", "fp8"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """What fixing gave.
+
+    Attributes:
+        model: Strongly typed, with Q/DQ where they pay.
+        plan: What was decided and why.
+        scales: Scales by group.
+        changes: Each change with its reason, and each scale that was kept.
+        before: Engine of the file as it is, None where it does not compile or nothing compiles here.
+        float_engine: Engine of the same model without Q/DQ.
+        engine: Engine of ``model``.
+        notes: What the user should know.
+    """
+
+    model: ir.Model
+    plan: Plan
+    scales: Scales
+    changes: tuple[Change, ...]
+    before: Engine | None
+    float_engine: Engine | None
+    engine: Engine | None
+    notes: tuple[str, ...]
+
+
+def fix(
+    model: ir.Model | str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    options: QuantizeOptions | None = None,
+    fmt: FixFormat = "auto",
+    keep_placement: bool = False,
+    calib: object | None = None,
+    report: Report = silent,
+) -> Fixed:
+    """Strip a quantized model, plan it anew for a target, and apply the scales that it had.
+
+    Args:
+        model: ONNX file or model, quantized by any tool.
+        output: Where the mended ONNX file goes; None writes nothing.
+        options: Target, policy and the rest; its format is ``fmt``.
+        fmt: ``auto``: the file's own, or int8 where the target lacks it.
+        keep_placement: Change nothing but what is illegal for the target.
+        calib: Calibration data, as for :func:`fuseq.quantize`, for tensors that the plan quantizes
+            and the file has no scale for; without it their scales are derived or they stay float.
+        report: Called with (stage, done, total).
+
+    Raises:
+        FuseqError: The model, data, target or output cannot be used; nothing is written.
+    """
+    options = options or QuantizeOptions()
+    check_output(model, output)
+    loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
+    before, refused = _compile_before(loaded, options, report)
+    untouched = loaded.clone()
+    stripped = strip_qdq(loaded, folds=not keep_placement)
+    options, changed_format = _with_format(loaded, stripped, options, fmt)
+    if not stripped.pairs:
+        result = _nothing_to_fix(untouched, options, before)
+    elif keep_placement:
+        from fuseq.fixing_in_place import fix_in_place  # noqa: PLC0415 (imports this)
+
+        result = fix_in_place(loaded, stripped, options, before, report)
+    else:
+        result = _plan_anew(loaded, stripped, options, calib, before, report)
+    notes = tuple(dict.fromkeys((*refused, *changed_format, *stripped.notes, *result.notes)))
+    result = dataclasses.replace(result, notes=notes)
+    if output is not None:
+        save(result.model, output)
+    return result
+
+
+def _compile_before(
+    model: ir.Model, options: QuantizeOptions, report: Report
+) -> tuple[Engine | None, tuple[str, ...]]:
+    """The file's own engine, or the compiler's words about why there is none."""
+    target = parse_target(options.target, options.gpu)
+    if not target.predicts or target.missing() is not None:
+        return None, ()
+    report("compile the file as it is", 0, None)
+    try:
+        return target.compile(model, profile_for(model, options.batch, options.shapes)), ()
+    except TargetError as error:
+        return None, (f"the file as it is does not compile: {error}",)
+
+
+def _with_format(
+    model: ir.Model, stripped: Stripped, options: QuantizeOptions, fmt: FixFormat
+) -> tuple[QuantizeOptions, tuple[str, ...]]:
+    """Choose the format: the one most activations of the file have, if the target has it."""
+    if fmt != "auto":
+        return dataclasses.replace(options, format=fmt), ()
+    stored = [scale.by.format for scale in stripped.scales(model) if scale.kind != "bias"]
+    own = "fp8" if stored.count("fp8") * 2 > len(stored) else "int8"
+    target = parse_target(options.target, options.gpu)
+    try:
+        target.storage_formats(own)
+    except TargetError as error:
+        other = next(name for name in USER_FORMATS if name != own)
+        note = f"the file is {own}, the result {other} with the same largest magnitudes: {error}"
+        return dataclasses.replace(options, format=other), (note,)
+    return dataclasses.replace(options, format=own), ()
+
+
+def _nothing_to_fix(model: ir.Model, options: QuantizeOptions, before: Engine | None) -> Fixed:
+    target = parse_target(options.target, options.gpu)
+    plan = Plan(
+        target=target.name,
+        format=options.format,
+        precision=options.precision or target.precision,
+        policy=options.policy,
+        fingerprint="",
+    )
+    note = "nothing to fix: the file has no quantization; `fuseq quantize` adds it."
+    return Fixed(model, plan, Scales({}), (), before, before, before, (note,))
+
+
+def _plan_anew(
+    model: ir.Model,
+    stripped: Stripped,
+    options: QuantizeOptions,
+    calib: object | None,
+    before: Engine | None,
+    report: Report,
+) -> Fixed:
+    report("plan", 0, None)
+    in_file = stripped.scales(model)
+    as_stripped = model.clone()
+    notes = canonicalize(model)
+    found = stripped.scales(model)
+    job = dataclasses.replace(open_job(model, options), keep_fp32=stripped.keep_fp32)
+    complete = _with_own_scales(everything(job), found)
+    files = FileScales(as_stripped.graph, job.model.graph, in_file, found)
+    sources = _sources(job, complete, files, calib, report)
+    job = dataclasses.replace(job, magnitudes=sources.magnitudes)
+    complete, missing = _without_unknown(complete, sources.carried)
+    weights = kept_weight_scales(complete, job.model, found, job.precision)
+
+    def scales_for(candidate: Plan) -> dict[str, Scale]:
+        activations = kept_activation_scales(candidate, sources.carried, found, job.precision)
+        scales = {**weights.scales, **activations}
+        return {**scales, **bias_scales(candidate, scales, job.model)}
+
+    planned = choose(job, complete, scales_for, report)
+    scales = scales_for(planned.plan)
+    quantized, engine, typing_notes = _finish(job, planned, scales)
+    used = {group: scales[group] for group in planned.plan.groups()}
+    ways = Ways(sources.carried, sources.measured, weights.changed, missing)
+    return Fixed(
+        quantized,
+        planned.plan,
+        Scales(used),
+        changes_of(found, stripped.repairs, planned.plan, used, ways),
+        before,
+        planned.float_engine,
+        engine,
+        (*notes, *sources.notes, *planned.notes, *typing_notes, *_slower(before, engine)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sources:
+    """Ranges of the plan's activations, and where they come from."""
+
+    carried: Mapping[str, Carried]
+    measured: frozenset[str]
+    magnitudes: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+def _sources(
+    job: Job, plan: Plan, files: FileScales, calib: object | None, report: Report
+) -> _Sources:
+    """Ranges from the file; from data where data is given and the file has none of their own."""
+    activations = [e for e in plan.tensors if e.kind == "activation" and e.known_amax is None]
+    formats = {entry.tensor: format_named(entry.format) for entry in activations}
+    fmt = job.target.storage_formats(job.options.format)[0]
+    carried = kept_ranges(formats, files, fmt)
+    magnitudes = {name: each.range.amax for name, each in carried.items() if not each.how}
+    if calib is None:
+        return _Sources(carried, frozenset(), magnitudes, ())
+    wanted = [n for n in formats if n not in carried or carried[n].certainty != "same"]
+    measured = _measure(job, {name: formats[name] for name in wanted}, calib, report)
+    usable = {n: Carried(r) for n, r in measured.ranges.items() if r.problem is None}
+    return _Sources(
+        {**carried, **usable},
+        frozenset(usable),
+        {name: span.amax for name, span in measured.magnitudes.items()} or magnitudes,
+        measured.notes,
+    )
+
+
+def _measure(job: Job, formats: Mapping[str, Format], calib: object, report: Report) -> Collected:
+    options = job.options
+    source = open_source(
+        calib,
+        job.model,
+        preset=image_preset(options.preset) if options.preset else None,
+        limit=options.limit,
+        shapes=job.profile.optimum,
+        seed=options.seed,
+    )
+    return collect(
+        job.model,
+        formats,
+        source,
+        options.method,
+        formats=formats,
+        all_tensors=job.precision == "fp16",
+        progress=functools.partial(report, "calibrate"),
+    )
+
+
+def _with_own_scales(plan: Plan, found: Sequence[FoundScale]) -> Plan:
+    """A tensor with a scale in the file keeps it, even where the operator's range is known."""
+    own = {scale.tensor for scale in found if scale.kind == "activation"}
+    return dataclasses.replace(
+        plan,
+        tensors=tuple(
+            dataclasses.replace(entry, known_amax=None) if entry.tensor in own else entry
+            for entry in plan.tensors
+        ),
+    )
+
+
+def _without_unknown(plan: Plan, carried: Mapping[str, Carried]) -> tuple[Plan, dict[str, str]]:
+    """Leave out what nobody has a scale for.
+
+    A tensor that its region's own operator reads takes the region with it; a pair that the region
+    only asked for besides (the other branch of a residual, a pool) goes alone, or with the other
+    pairs of the same operator, because it needs all of its inputs quantized.
+    """
+    why = "the file has no scale for it and none carries to it; --calib would find one"
+    missing: dict[str, str] = {}
+    regions: dict[str, str] = {}
+    operators: set[tuple[str, str]] = set()
+    patterns = {region.name: region.pattern for region in plan.regions}
+    for entry in plan.tensors:
+        if not _is_unknown(entry, carried):
+            continue
+        missing[entry.tensor] = why
+        readers = {use.node for use in entry.uses}
+        if entry.region in readers or patterns.get(entry.region) == "attention":
+            regions[entry.region] = f"float: {entry.tensor} has no scale: {why}"
+        operators.update((entry.region, reader) for reader in readers)
+    kept = plan.without(regions, regions)
+    return (
+        dataclasses.replace(
+            kept,
+            tensors=tuple(
+                entry
+                for entry in kept.tensors
+                if entry.kind != "activation"
+                or not any((entry.region, use.node) in operators for use in entry.uses)
+            ),
+        ),
+        missing,
+    )
+
+
+def _is_unknown(entry: QuantizedTensor, carried: Mapping[str, Carried]) -> bool:
+    return entry.kind == "activation" and entry.known_amax is None and entry.tensor not in carried
+
+
+def _finish(
+    job: Job, planned: Planned, scales: Mapping[str, Scale]
+) -> tuple[ir.Model, Engine | None, tuple[str, ...]]:
+    """Reuse the model of the judging trial, or apply the plan now."""
+    notes: tuple[str, ...] = ()
+    engine: Engine | None
+    if planned.trial is not None:
+        model, engine = planned.trial.model, planned.trial.engine
+    else:
+        model = job.model.clone()
+        insert_qdq(model, planned.plan, scales)
+        notes = set_types(job, model)
+        engine = job.target.compile(model, job.profile) if job.judges else None
+    condense_metadata(model)
+    model.producer_name = "fuseq"
+    return model, engine, notes
+
+
+def _slower(before: Engine | None, after: Engine | None) -> tuple[str, ...]:
+    if before is None or after is None or after.predicted_us <= before.predicted_us * 1.001:
+        return ()
+    return (
+        f"predicted {after.predicted_us:.1f} us against {before.predicted_us:.1f} us of the file "
+        "as it is: its own placement is the faster one here; --keep-placement keeps it.",
+    )

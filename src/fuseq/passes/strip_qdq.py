@@ -1,0 +1,109 @@
+"""From any tool's quantized model to a float one, with every scale kept at its tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from fuseq.passes.clean import fold_constants, lift_constants, lift_constants_again
+from fuseq.passes.dynamic_quantize import dynamic_to_float
+from fuseq.passes.fake_quantize import fake_quantize_to_pairs
+from fuseq.passes.fold_affine import fold_affine
+from fuseq.passes.found_scales import FoundScale, Mark, settle
+from fuseq.passes.names import fix_names
+from fuseq.passes.no_ops import remove_no_ops
+from fuseq.passes.opset import raise_opset
+from fuseq.passes.private_qdq import standard_qdq
+from fuseq.passes.qoperators import qoperators_to_pairs
+from fuseq.passes.quantizers import is_dequantize, is_quantize
+from fuseq.passes.repairs import Repair
+from fuseq.passes.shapes import infer_shapes
+from fuseq.passes.strip_activations import strip_activations
+from fuseq.passes.strip_weights import strip_weights
+from fuseq.passes.typing import set_precision
+from fuseq.passes.weight_chains import resolve_weights
+
+_SPELLINGS: tuple[Callable[[ir.Model], list[Repair]], ...] = (
+    standard_qdq,
+    qoperators_to_pairs,
+    fake_quantize_to_pairs,
+    dynamic_to_float,
+)
+"""Every other way of writing quantization becomes Q/DQ before anything is taken away."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stripped:
+    """What was taken off a quantized model.
+
+    Attributes:
+        marks: Every scale of the file with its readers, to be settled on names when needed.
+        repairs: What was mended, and what could not be.
+        pairs: Names of the Q/DQ nodes that the file had, once every spelling was Q/DQ.
+        keep_fp32: Names of nodes that compute in FP32 in a file that is FP16 or BF16 elsewhere.
+        notes: Sentences of the passes before (opset, subgraphs).
+    """
+
+    marks: tuple[Mark, ...]
+    repairs: tuple[Repair, ...]
+    pairs: tuple[str, ...]
+    keep_fp32: frozenset[str]
+    notes: tuple[str, ...]
+
+    def scales(self, model: ir.Model) -> tuple[FoundScale, ...]:
+        """The scales by the names that their tensors have in ``model`` now."""
+        return settle(model.graph, list(self.marks))
+
+
+def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
+    """Change ``model`` in place into a float model of FP32, without Q/DQ.
+
+    1. Constants are lifted, the opset raised, names made unique; QOperator, private, written-out and
+       run-time quantization become Q/DQ.
+    2. The whole graph becomes FP32, so that a Half scale beside a Float tensor means one thing.
+       Inputs and outputs of the model keep their types.
+    3. Activations are stripped (:func:`fuseq.passes.strip_activations.strip_activations`).
+    4. With ``folds``: weight chains, BatchNormalization and constant factors fold into the weights
+       while these still have their scales, which are multiplied along (``fold_affine``, case 4).
+    5. Weights and biases are stripped (:func:`fuseq.passes.strip_weights.strip_weights`).
+
+    The float model computes what the quantized one does but for the rounding of activations.
+
+    Raises:
+        ModelError: The graph cannot be brought to the needed opset or simplified.
+    """
+    notes = [*lift_constants(model), *raise_opset(model), *lift_constants_again(model)]
+    fix_names(model)
+    repairs = [repair for spelling in _SPELLINGS for repair in spelling(model)]
+    infer_shapes(model)
+    pairs = tuple(n.name or "" for n in model.graph if is_quantize(n) or is_dequantize(n))
+    keep_fp32 = _fp32_islands(model)
+    set_precision(model, "fp32")
+    marks, mended = strip_activations(model)
+    common.RemoveUnusedNodesPass()(model)
+    if folds:
+        for step in (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine):
+            notes += step(model)
+    weights, mended_weights = strip_weights(model)
+    common.RemoveUnusedNodesPass()(model)
+    infer_shapes(model)
+    found = (*repairs, *mended, *mended_weights)
+    return Stripped((*marks, *weights), found, pairs, keep_fp32, tuple(notes))
+
+
+def _fp32_islands(model: ir.Model) -> frozenset[str]:
+    """Nodes that a tool kept in FP32 beside a majority of 16 bits: it had its reasons."""
+    halves, floats = 0, set()
+    for node in model.graph:
+        if node.op_type == "Cast" or is_quantize(node) or is_dequantize(node):
+            continue
+        values = (*node.inputs[:1], *node.outputs[:1])
+        types = {value.dtype for value in values if value is not None}
+        if types == {ir.DataType.FLOAT}:
+            floats.add(node.name or "")
+        elif types & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}:
+            halves += 1
+    return frozenset(floats) if halves > len(floats) else frozenset()
