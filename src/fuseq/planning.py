@@ -179,9 +179,9 @@ def compile_quantized(job: Job, candidate: Plan, scales: Mapping[str, Scale]) ->
     """Apply a plan with its scales, set the types, and compile."""
     quantized = job.model.clone()
     served = insert_qdq(quantized, candidate, scales)
-    set_types(job, quantized)
+    notes = set_types(job, quantized)
     engine = job.target.compile(quantized, job.profile)
-    return Trial(candidate, engine, served, quantized)
+    return Trial(candidate, engine, served, quantized, notes)
 
 
 def typed_copy(job: Job, model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:

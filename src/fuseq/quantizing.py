@@ -119,6 +119,7 @@ def _finish(
     engine: Engine | None
     if planned.trial is not None:
         model, engine = planned.trial.model, planned.trial.engine
+        notes = (*notes, *planned.trial.notes)
     else:
         model = job.model.clone()
         insert_qdq(model, planned.plan, scales)

@@ -18,12 +18,16 @@ from fuseq.targets.base import Engine, Kernel
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A plan, the quantized model and its engine, and which regions each inserted node serves."""
+    """A plan, the quantized model and its engine.
+
+    ``served`` says which regions each inserted node serves, ``notes`` what typing the model told.
+    """
 
     plan: Plan
     engine: Engine
     served: Mapping[str, tuple[str, ...]]
     model: ir.Model
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
