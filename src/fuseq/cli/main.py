@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 import fuseq
+from fuseq.cli.check import check_command
 from fuseq.cli.compile import compile_command
 from fuseq.cli.console import errors
 from fuseq.cli.doctor import doctor_command
@@ -27,7 +28,14 @@ def app() -> None:
     """Quantize models so that every Q/DQ pair pays for itself, proved by the compiler."""
 
 
-for _command in (quantize_command, plan_command, compile_command, fix_command, doctor_command):
+for _command in (
+    quantize_command,
+    plan_command,
+    check_command,
+    compile_command,
+    fix_command,
+    doctor_command,
+):
     app.add_command(_command)
 
 
@@ -39,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
-        app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except FuseqError as error:
         _say(f"error: {error}")
         return 2
@@ -58,7 +66,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         _say("error: out of memory; use a smaller --batch or model.")
         return 2
-    return 0
+    return code if isinstance(code, int) else 0  # a command's own exit code
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,68 @@
+"""The model without Q/DQ, to compile beside the quantized one. Node names stay, so engines compare."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from fuseq.passes.matching import constant
+from fuseq.passes.quantizers import (
+    dequantized_values,
+    is_dequantize,
+    is_quantize,
+    quantized_values,
+    read_quantizer,
+)
+from fuseq.passes.typing import set_precision
+
+
+def float_twin(model: ir.Model, precision: str) -> ir.Model | None:
+    """A copy in ``precision`` whose Q/DQ are bypassed; None when a quantizer cannot be read.
+
+    1. A DequantizeLinear behind a QuantizeLinear: its readers read the float tensor.
+    2. A DequantizeLinear of a constant, and a QuantizeLinear of a constant: the values themselves.
+    """
+    twin = model.clone()
+    for node in list(twin.graph):
+        if is_quantize(node) and constant(node.inputs[0]) is not None:
+            if not _to_constant(twin.graph, node):
+                return None
+        elif is_dequantize(node) and not _bypass(twin.graph, node):
+            return None
+    common.RemoveUnusedNodesPass()(twin)
+    set_precision(twin, precision)
+    return twin
+
+
+def _bypass(graph: ir.Graph, node: ir.Node) -> bool:
+    source = node.inputs[0]
+    if constant(source) is not None:
+        return _to_constant(graph, node)  # case 2
+    quantize = source.producer() if source is not None else None
+    before = quantize.inputs[0] if quantize is not None and is_quantize(quantize) else None
+    if before is None:
+        return False
+    out = node.outputs[0]
+    if out.is_graph_output():
+        return True  # one pair at the model's own output is left as it is
+    out.replace_all_uses_with(before)  # case 1
+    return True
+
+
+def _to_constant(graph: ir.Graph, node: ir.Node) -> bool:
+    by, tensor = read_quantizer(node), constant(node.inputs[0])
+    if isinstance(by, str) or tensor is None or by.problem:
+        return False
+    out = node.outputs[0]
+    convert = dequantized_values if is_dequantize(node) else quantized_values
+    array = convert(tensor.numpy(), by)
+    if is_dequantize(node) and out.dtype is not None:
+        array = array.astype(out.dtype.numpy())
+    name = f"{out.name}_constant"
+    made = ir.Tensor(array, name=name)
+    value = ir.Value(
+        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(made.dtype), const_value=made
+    )
+    graph.register_initializer(value)
+    out.replace_all_uses_with(value)
+    return not out.is_graph_output()
