@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -23,6 +23,7 @@ class PlanOptions:
         include: If given, only regions that match one of these globs are quantized.
         keep_first: Leave the first weighted node of each path from an input in float.
         keep_last: Leave the last weighted node before each output in float.
+        float_because: Regions that stay float for another reason, by name.
     """
 
     policy: Policy = "pays"
@@ -30,13 +31,14 @@ class PlanOptions:
     include: tuple[str, ...] = ()
     keep_first: bool = False
     keep_last: bool = False
+    float_because: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def blocked_by_user(
     graph: ir.Graph, matches: Sequence[Weighted], options: PlanOptions
 ) -> dict[str, str]:
-    """Reason by node name, for the weighted nodes that the user keeps in float."""
-    blocked = {}
+    """Reason by node name, for the weighted nodes that the user or calibration keeps in float."""
+    blocked = dict(options.float_because)
     for match in matches:
         refusal = user_refusal(names_of(match), options)
         if refusal:

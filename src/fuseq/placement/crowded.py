@@ -20,7 +20,7 @@ MAX_ALONE_TRIALS = 8
 MAX_CLASS_TRIALS = 4
 """Compiles spent on classes of one model."""
 
-THIN_GAIN = 0.15
+THIN_GAIN = 0.1
 """A cell that saves less than this part of its float time is looked into by classes."""
 
 SAME_TIME = 0.01

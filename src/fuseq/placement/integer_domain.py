@@ -110,7 +110,8 @@ def _with_refusals(
         if unit.weighted is not None:
             refusal = blocked.get(unit.name) or refusal or refusal_of(unit.weighted, rules)
         else:
-            refusal = user_refusal(names, options) or refusal
+            blocked_here = options.float_because.get(unit.name, "")
+            refusal = blocked_here or user_refusal(names, options) or refusal
         result.append(dataclasses.replace(unit, refusal=refusal))
     return result
 

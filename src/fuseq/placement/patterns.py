@@ -33,6 +33,7 @@ PASS_THROUGH = frozenset(
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _POOLED = frozenset({"GlobalAveragePool", "ReduceMean"})
 _SCORE_STEPS = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Cast"})
+_HEAD_STEPS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 _MAX_STEPS = 6
 
 
@@ -192,6 +193,32 @@ def _score_input(node: ir.Node) -> ir.Value | None:
             if producer.op_type not in _SCORE_STEPS:
                 break
             seen = next((v for v in producer.inputs if is_float_activation(v)), None)
+    return None
+
+
+def split_of(found: Attention) -> ir.Node | None:
+    """The Split that cuts one tensor into this attention's Q, K and V, and nothing else."""
+    values = (found.scores.inputs[0], found.scores.inputs[1], found.product.inputs[1])
+    splits = {_split_behind(value) for value in values}
+    split = next(iter(splits))
+    if len(splits) != 1 or split is None or not is_float_activation(split.inputs[0]):
+        return None
+    source = split.inputs[0]
+    return split if source is not None and len(source.uses()) == 1 else None
+
+
+def _split_behind(value: ir.Value | None) -> ir.Node | None:
+    """Walk back over heads' reshapes and transposes and a constant scale to a Split."""
+    for _ in range(_MAX_STEPS):
+        producer = value.producer() if value is not None else None
+        if producer is None or producer.op_type == "Split":
+            return producer
+        scales = producer.op_type in ("Mul", "Div") and any(
+            constant_of(other) is not None for other in producer.inputs
+        )
+        if producer.op_type not in _HEAD_STEPS and not scales:
+            return None
+        value = next((other for other in producer.inputs if is_float_activation(other)), None)
     return None
 
 

@@ -27,6 +27,7 @@ from fuseq.placement.patterns import (
     is_split_afterwards,
     is_squeeze_excite,
     residual_inputs,
+    split_of,
     weighted,
 )
 from fuseq.placement.plan import Plan, QuantizedTensor, Region, Use, fingerprint
@@ -234,14 +235,25 @@ def _attention_drafts(graph: ir.Graph, rules: FusionRules, options: PlanOptions)
 
 
 def _attention_draft(found: Attention, nodes: tuple[str, ...], rules: FusionRules) -> Draft:
+    """Pairs on Q, K, V and the softmax output; on one tensor where a Split cuts it into Q, K, V."""
     name = found.softmax.name or ""
     reason = "Q, K, V and the softmax output need pairs together, or the fusion breaks"
-    parts = (
-        ("Q", found.scores, 0, None),
-        ("K", found.scores, 1, None),
-        ("softmax output", found.product, 0, 1.0),
-        ("V", found.product, 1, None),
-    )
+    softmax = ("softmax output", found.product, 0, 1.0)
+    split = split_of(found) if rules.merges_linear else None
+    if split is not None:
+        reason += "; one pair before their Split lets the product write the format"
+        parts: tuple[tuple[str, ir.Node, int, float | None], ...] = (
+            ("Q, K and V", split, 0, None),
+            softmax,
+        )
+        nodes = (split.name or "", *nodes)
+    else:
+        parts = (
+            ("Q", found.scores, 0, None),
+            ("K", found.scores, 1, None),
+            softmax,
+            ("V", found.product, 1, None),
+        )
     tensors = tuple(
         QuantizedTensor(
             _name_of(node.inputs[index]), "activation", rules.activation.name, None,
