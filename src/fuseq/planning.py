@@ -115,8 +115,13 @@ def plan(
     return choose(job, complete, lambda _: scales, report)
 
 
-def everything(job: Job) -> Plan:
-    """The plan of all that the target runs in the format and the user allows."""
+def everything(job: Job, float_because: Mapping[str, str] | None = None) -> Plan:
+    """The plan of all that the target runs in the format and the user allows.
+
+    Args:
+        job: The model and the choices.
+        float_because: Regions that stay float for another reason, by name.
+    """
     options = job.options
     return plan_everything(
         job.model,
@@ -130,6 +135,7 @@ def everything(job: Job) -> Plan:
             include=options.include,
             keep_first=options.keep_first,
             keep_last=options.keep_last,
+            float_because=float_because or {},
         ),
     )
 

@@ -98,7 +98,10 @@ def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Qu
     job = dataclasses.replace(
         job, magnitudes={name: span.amax for name, span in found.magnitudes.items()}
     )
-    complete = _without_unusable(complete, found.ranges)
+    unusable = _unusable(complete, found.ranges)
+    complete = complete.without(unusable, {name: f"float: {why}" for name, why in unusable.items()})
+    if unusable and plan is None and job.target.rules(job.options.format).pairs_on_outputs:
+        complete = everything(job, unusable)  # a float operator moves the ends of its island
     weights = constant_scales(complete, job.model, job.precision)
 
     def scales_for(candidate: Plan) -> dict[str, Scale]:
@@ -175,14 +178,14 @@ def _calibrated(plan: Plan) -> list[QuantizedTensor]:
     ]
 
 
-def _without_unusable(plan: Plan, ranges: Mapping[str, Range]) -> Plan:
-    """Leave regions in float whose tensors gave no scale: always zero, never seen, not finite."""
+def _unusable(plan: Plan, ranges: Mapping[str, Range]) -> dict[str, str]:
+    """Why regions stay float whose tensors gave no scale: always zero, never seen, not finite."""
     reasons: dict[str, str] = {}
     for entry in _calibrated(plan):
         problem = ranges[entry.tensor].problem if entry.tensor in ranges else Problem.NEVER_SEEN
         if problem is not None:
-            reasons[entry.region] = f"float: {entry.tensor} is {problem.value} in calibration"
-    return plan.without(reasons, reasons)
+            reasons[entry.region] = f"{entry.tensor} is {problem.value} in calibration"
+    return reasons
 
 
 def _all_scales(

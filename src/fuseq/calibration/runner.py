@@ -78,11 +78,12 @@ def collect(
     _refuse_zero_inputs(model, names, found, source)
 
     ranges = {name: _chosen(found, name, formats[name], chooser) for name in names}
+    assumed = _assume_unit_ranges(ranges, formats)
     return Collected(
         ranges,
         {name: found.ranges[name] for name in found.float_names},
         source.length or 0,
-        (*source.notes, *found.notes, *_problem_notes(ranges)),
+        (*source.notes, *found.notes, *assumed, *_problem_notes(ranges)),
     )
 
 
@@ -128,15 +129,36 @@ def _refuse_zero_inputs(
         )
 
 
+def _assume_unit_ranges(ranges: dict[str, Range], formats: Mapping[str, Format]) -> list[str]:
+    """Give tensors that are always 0 the range [-1, 1], in place, in asymmetric formats.
+
+    Kernels of such formats need integers on both sides, so a tensor left in float would cost
+    conversions in the middle of an island. Any scale stores 0 exactly; the note names the tensors.
+    """
+    names = [
+        name
+        for name, span in ranges.items()
+        if span.problem is Problem.ZERO and not formats[name].symmetric
+    ]
+    ranges.update(dict.fromkeys(names, Range(-1.0, 1.0)))
+    if not names:
+        return []
+    return [f"always 0 in calibration, so its range is taken as -1 to 1: {_shown(names)}."]
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_IN_NOTE} more" if len(names) > _NAMES_IN_NOTE else ""
+    return ", ".join(map(repr, names[:_NAMES_IN_NOTE])) + more
+
+
 def _problem_notes(ranges: Mapping[str, Range]) -> list[str]:
     """One sentence for each kind of problem."""
     notes = []
     for problem in Problem:
         names = [name for name, span in ranges.items() if span.problem is problem]
         if names:
-            shown = ", ".join(map(repr, names[:_NAMES_IN_NOTE]))
-            more = f" and {len(names) - _NAMES_IN_NOTE} more" if len(names) > _NAMES_IN_NOTE else ""
             notes.append(
-                f"{problem.value} in calibration, so it has no scale and stays float: {shown}{more}."
+                f"{problem.value} in calibration, so it has no scale and stays float: "
+                f"{_shown(names)}."
             )
     return notes
