@@ -187,11 +187,37 @@ def test_k33_the_softmax_output_has_the_pair_of_one_448th() -> None:
     assert attention.compute_dtype == "fp8"
 
 
-def test_k35_int8_attention_keeps_the_fused_fp16_kernel() -> None:
-    result = _quantize(attention_net(length=64), "int8")
+def test_k35_int8_attention_whose_fusion_breaks_stays_in_the_fused_fp16_kernel() -> None:
+    """With Q, K and V quantized apart TensorRT-RTX does not fuse INT8 attention of 257 keys."""
+    model = named(
+        from_text(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[1, 8, 257, 64] q, float[1, 8, 257, 64] k, float[1, 8, 257, 64] v)
+              => (float[1, 8, 257, 64] y) <float scale = {0.125}>
+            {
+              qs = Mul(q, scale)
+              kt = Transpose <perm = [0, 1, 3, 2]> (k)
+              s = MatMul(qs, kt)
+              p = Softmax <axis = -1> (s)
+              y = MatMul(p, v)
+            }"""
+        )
+    )
+    result = _quantize(model)
     assert result.engine is not None
     (attention,) = [k for k in result.engine.kernels if k.type is KernelType.ATTENTION]
     assert attention.compute_dtype == "fp16"
+    (region,) = result.plan.regions
+    assert region.reason == (
+        "float: the compiler fuses this attention in float and not in int8 (compiled)"
+    )
+
+
+def test_k35_int8_attention_that_fuses_is_one_int8_kernel() -> None:
+    result = _quantize(attention_net(length=64), "int8")
+    assert result.engine is not None
+    (attention,) = [k for k in result.engine.kernels if k.type is KernelType.ATTENTION]
+    assert attention.compute_dtype == "int8"
 
 
 def test_k43_batch_norm_is_folded_and_the_weight_rescaled() -> None:

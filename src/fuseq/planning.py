@@ -18,7 +18,7 @@ from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
 from fuseq.placement.cells import Trial
 from fuseq.placement.choices import PlanOptions
-from fuseq.placement.pays import keep_what_pays, prediction_of
+from fuseq.placement.pays import broken_attentions, keep_what_pays, prediction_of
 from fuseq.placement.plan import Plan
 from fuseq.placement.planner import plan_everything
 from fuseq.targets import parse_target
@@ -169,10 +169,20 @@ def choose(
         return compile_quantized(job, candidate, scales_for(candidate))
 
     if job.options.policy == "full":
-        trial = compile_plan(complete) if complete.tensors else None
+        trial = _compile_everything(complete, float_engine, compile_plan)
     else:
         trial = keep_what_pays(complete, float_engine, compile_plan)
     return _planned(job, complete, float_engine, trial)
+
+
+def _compile_everything(
+    complete: Plan, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
+) -> Trial | None:
+    """Compile the whole plan; an attention whose fusion breaks in the format goes back to float."""
+    trial = compile_plan(complete) if complete.tensors else None
+    broken = broken_attentions(trial, float_engine) if trial is not None else {}
+    left = complete.without(broken, broken)
+    return compile_plan(left) if broken and left.tensors else trial
 
 
 def compile_float(job: Job) -> Engine:

@@ -75,10 +75,32 @@ def test_attention_gets_four_pairs_and_merged_products_one_scale() -> None:
     assert "no kernel reads a quantized normalization input" in reasons["n_n"]
 
 
-def test_int8_attention_stays_float_with_the_reason() -> None:
-    (region,) = [r for r in _plan(attention_net(), "int8").regions if r.pattern == "attention"]
-    assert not region.quantized
-    assert "fuses attention in FP16 and FP8, not in INT8" in region.reason
+def test_an_attention_cut_from_one_tensor_has_its_pair_before_the_split() -> None:
+    model = named(
+        from_text(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[1, 16, 96] x) => (float[1, 2, 16, 16] y)
+            <int64[4] heads = {0, 0, 2, 16}, float scale = {0.25}>
+            {
+              q0, k0, v0 = Split <axis = -1, num_outputs = 3> (x)
+              q1 = Reshape(q0, heads)
+              k1 = Reshape(k0, heads)
+              v1 = Reshape(v0, heads)
+              q2 = Transpose <perm = [0, 2, 1, 3]> (q1)
+              k = Transpose <perm = [0, 2, 3, 1]> (k1)
+              v = Transpose <perm = [0, 2, 1, 3]> (v1)
+              q = Mul(q2, scale)
+              s = MatMul(q, k)
+              p = Softmax <axis = -1> (s)
+              y = MatMul(p, v)
+            }"""
+        )
+    )
+    for fmt in ("int8", "fp8"):
+        assert _lines(_plan(model, fmt)) == [
+            f"activation x {fmt} axis=None group=x n_q0[0]",
+            f"activation p {fmt} axis=None group=p n_y[0]",
+        ]
 
 
 def test_depthwise_and_transposed_convolutions_are_refused_with_the_compile_run() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fuseq.placement.cells import Cell, Trial, cells_of
 from fuseq.placement.crowded import improve_crowded_cells
 from fuseq.placement.plan import Plan, Prediction
-from fuseq.targets.base import Engine
+from fuseq.targets.base import Engine, KernelType
 
 MAX_ROUNDS = 4
 """Compiles spent on taking out losers; each round only removes, so it ends anyway."""
@@ -35,7 +35,7 @@ def keep_what_pays(
         trial = compile_plan(current)
         if best is None or trial.engine.predicted_us < best.engine.predicted_us:
             best = trial
-        losers = _losers(cells_of(trial, float_engine))
+        losers = broken_attentions(trial, float_engine) or _losers(cells_of(trial, float_engine))
         if not losers:
             break
         current = current.without(losers, losers)
@@ -44,6 +44,31 @@ def keep_what_pays(
     if best is None or best.engine.predicted_us >= float_engine.predicted_us:
         return None
     return dataclasses.replace(best, plan=_with_reasons(best, float_engine))
+
+
+def broken_attentions(trial: Trial, float_engine: Engine) -> dict[str, str]:
+    """Attention regions that are one kernel in the float engine and are not in the planned one."""
+    fused_float, fused = _attention_nodes(float_engine), _attention_nodes(trial.engine)
+    return {
+        region.name: (
+            f"float: the compiler fuses this attention in float and not in {trial.plan.format} "
+            "(compiled)"
+        )
+        for region in trial.plan.regions
+        if region.quantized
+        and region.pattern == "attention"
+        and region.name in fused_float
+        and region.name not in fused
+    }
+
+
+def _attention_nodes(engine: Engine) -> set[str]:
+    return {
+        node
+        for kernel in engine.kernels
+        if kernel.type is KernelType.ATTENTION
+        for node in kernel.nodes
+    }
 
 
 def prediction_of(float_engine: Engine, engine: Engine) -> Prediction:

@@ -12,18 +12,16 @@ _CONV_TRANSPOSE = (
     "TensorRT-RTX runs ConvTranspose in FP16 and dequantizes its input and weights first "
     "(compiled: deconv with Half operands behind two dequantize kernels)"
 )
-_INT8_ATTENTION = (
-    "TensorRT-RTX fuses attention in FP16 and FP8, not in INT8 "
-    "(compiled: two gemm, a softmax and padding kernels instead of one _gemm_mha)"
-)
 
 
 def rules_for(fmt: Format) -> FusionRules:
-    """Rules of the format; INT8 and FP8 differ in attention and in narrow inputs.
+    """Rules of the format; INT8 and FP8 differ in residual branches and in narrow inputs.
 
     - Per-tensor convolution weights: scale, bias and ReLU fuse into the convolution, which writes
       FP16; per-channel ones make it write FP32 with a kernel behind it.
     - Per-channel GEMM weights fold into the elementwise kernel that adds the bias.
+    - Attention with all its pairs is one kernel in FP8, and in INT8 where Q, K and V are cut from one
+      quantized tensor; whether it fused is seen in the compiled engine (`placement/pays.py`).
     - Q, K and V products merge into one GEMM; differing weight scales cost a kernel over its output.
     - A residual Add fuses into an INT8 convolution with its FP16 identity branch as it is; a pair on
       that branch would run as a kernel of its own. Behind an FP8 convolution the Add is a kernel
@@ -40,7 +38,7 @@ def rules_for(fmt: Format) -> FusionRules:
         residual="identity" if is_fp8 else "none",
         pairs_on_outputs=False,
         int32_bias=False,
-        attention="" if is_fp8 else _INT8_ATTENTION,
+        attention="",
         attention_key_multiple=1,
         depthwise=(
             "a quantized depthwise convolution is padded from 1 to 4 channels a group "
