@@ -18,6 +18,9 @@ from fuseq.passes.shapes import infer_shapes
 MAX_INFERRED_NODES = 20_000
 """ONNX shape inference takes 0.3 ms a node; beyond this only what the file says is known."""
 
+_INVENTED = "unk__"
+"""Prefix of the symbols that ONNX shape inference makes up for sizes that it cannot derive."""
+
 
 def open_model(path: str | os.PathLike[str]) -> ir.Model:
     """Load, check that the graph is one, and prepare it for reading; names stay where they can.
@@ -86,8 +89,16 @@ def _sort(model: ir.Model, file: str) -> None:
 
 
 def _is_typed(graph: ir.Graph) -> bool:
+    """Every type is known, and no size bears a symbol that an earlier inference made up."""
     return all(
-        value.dtype is not None and value.shape is not None
+        value.dtype is not None and value.shape is not None and not _is_invented(value.shape)
         for node in graph
         for value in node.outputs
+    )
+
+
+def _is_invented(shape: ir.Shape) -> bool:
+    return any(
+        not isinstance(dim, int) and (dim.value is None or dim.value.startswith(_INVENTED))
+        for dim in shape
     )

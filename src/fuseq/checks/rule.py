@@ -76,10 +76,21 @@ class Rule:
             severity=severity,
             node=name,
             tensor=(tensor if isinstance(tensor, str) else tensor.name or "") if tensor else "",
-            source=(source_line(found) or "") if found is not None else "",
+            source=_source(found) if found is not None else "",
             message=message,
             fix=fix,
             cost=cost,
             confirmed=confirmed or (severity == "error" and context.refused_at(name)),
             target=context.target_name,
         )
+
+
+def _source(node: ir.Node) -> str:
+    """The node's own line; tools that insert Q/DQ write none, so else that of what it reads or serves."""
+    own = source_line(node)
+    if own is not None:
+        return own
+    beside = [value.producer() for value in node.inputs[:1] if value is not None]
+    beside += [use.node for out in node.outputs for use in out.uses()]
+    lines = [source_line(other) for other in beside if other is not None]
+    return next((line for line in lines if line), "")

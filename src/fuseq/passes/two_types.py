@@ -8,13 +8,21 @@ from fuseq.passes.float_slots import slots_of
 
 
 def two_type_nodes(model: ir.Model) -> list[str]:
-    """Return a sentence for every node of the main graph that mixes float types; reads only.
+    """Return a sentence for every node of the main graph that mixes float types; reads only."""
+    return [
+        f"{node.op_type} {node.name!r} sees two float types: {listed}."
+        for node, listed in nodes_of_two_types(model)
+    ]
+
+
+def nodes_of_two_types(model: ir.Model) -> list[tuple[ir.Node, str]]:
+    """Return every node of the main graph that mixes float types, and its slots in words; reads only.
 
     Slots whose type the operator fixes, Casts, and operators that are not known are not mixtures.
     QuantizeLinear is judged by tensor and scale, DequantizeLinear by scale and output.
     """
     opset = model.opset_imports.get("", 0)
-    found = []
+    found: list[tuple[ir.Node, str]] = []
     for node in model.graph:
         slots = slots_of(node, opset)
         if node.op_type in ("Cast", "CastLike") or slots.as_is:
@@ -24,5 +32,5 @@ def two_type_nodes(model: ir.Model) -> list[str]:
         types = {where: value.dtype for where, value in seen.items() if value is not None}
         if len(set(types.values())) > 1:
             listed = ", ".join(f"{where} {dtype}" for where, dtype in types.items())
-            found.append(f"{node.op_type} {node.name!r} sees two float types: {listed}.")
+            found.append((node, listed))
     return found

@@ -1,0 +1,150 @@
+"""FQ106: attention with some of its four pairs, so that its fused kernel is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from fuseq.checks.context import Context
+from fuseq.checks.finding import Finding
+from fuseq.checks.reading import is_float_tensor
+from fuseq.checks.rule import Fixable, Rule
+from fuseq.passes.matching import constant
+from fuseq.passes.quantizers import is_dequantize, is_quantize
+from fuseq.targets.base import KernelType
+
+_MOVES = frozenset(
+    {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Expand", "Identity",
+     "Cast", "Concat"}
+)  # fmt: skip
+_SCORE_STEPS = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Cast", "Identity"})
+_MAX_STEPS = 10
+_ROLES = ("Q", "K", "softmax output", "V")
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    """1. The target fuses attention in the format, and one to three of the four pairs are there.
+
+    2. The target fuses attention in float only, and there are pairs: the fused kernel is lost.
+    """
+    rules = context.rules
+    if rules is None or rules.pairs_on_outputs:
+        return
+    for softmax in context.graph:
+        operands = _operands(softmax) if softmax.op_type == "Softmax" else None
+        if operands is None:
+            continue
+        paired = [_has_pair(value) for value in operands]
+        if not any(paired) or (all(paired) and not rules.attention):
+            continue
+        if _is_fused(context, softmax):
+            continue
+        missing = [role for role, has in zip(_ROLES, paired, strict=True) if not has]
+        if rules.attention:  # case 2
+            message = rules.attention
+            fix = "remove the pairs inside the attention; its linear layers keep theirs"
+        else:  # case 1
+            message = (
+                f"its attention has no pair on {', '.join(missing)}, so it is not one fused kernel "
+                "in either type"
+            )
+            fix = (
+                "add the missing pairs (the softmax output needs no calibration: its largest value "
+                f"is 1), or remove all of them; Q, K, V and the softmax output in {context.format}"
+            )
+        yield RULE.finding(
+            context,
+            softmax,
+            message,
+            fix,
+            tensor=operands[_ROLES.index(missing[0])] if missing else operands[0],
+            cost=context.cost_of(context.kernels_of(softmax)),
+            confirmed=context.engine is not None and not context.simulated,
+        )
+
+
+def _is_fused(context: Context, softmax: ir.Node) -> bool:
+    """The engine runs it as one attention kernel all the same."""
+    return any(k.type is KernelType.ATTENTION for k in context.kernels_of(softmax))
+
+
+def _operands(softmax: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Q, K, the product's left operand (softmax output) and V, as the two MatMuls read them."""
+    uses = [use for use in softmax.outputs[0].uses() if not is_quantize(use.node)]
+    pairs = [use.node for use in softmax.outputs[0].uses() if is_quantize(use.node)]
+    for quantize in pairs:
+        uses += [u for dq in quantize.outputs[0].uses() for u in dq.node.outputs[0].uses()]
+    products = [use.node for use in uses if use.node.op_type == "MatMul" and use.idx == 0]
+    scores = _scores(softmax.inputs[0])
+    if len(products) != 1 or scores is None:
+        return None
+    found = (*scores.inputs[:2], *products[0].inputs[:2])
+    operands = tuple(value for value in found if is_float_tensor(value) and value is not None)
+    return operands if len(operands) == 4 else None
+
+
+def _scores(value: ir.Value | None) -> ir.Node | None:
+    """The MatMul of two activations before the mask and scale."""
+    for _ in range(_MAX_STEPS):
+        producer = value.producer() if value is not None else None
+        if producer is None:
+            return None
+        if producer.op_type == "MatMul":
+            both = all(is_float_tensor(v) and constant(v) is None for v in producer.inputs[:2])
+            return producer if both else None
+        if is_dequantize(producer) or is_quantize(producer) or producer.op_type in _SCORE_STEPS:
+            value = _towards_scores(producer)
+        else:
+            return None
+    return None
+
+
+def _towards_scores(node: ir.Node) -> ir.Value | None:
+    """The operand of the largest rank that is computed; of Where the chosen values."""
+    inputs = node.inputs[1:] if node.op_type == "Where" else node.inputs
+    computed = [v for v in inputs if v is not None and v.producer() is not None]
+    computed = [v for v in computed if constant(v) is None]
+    return next((v for v in computed if _reaches_product(v)), computed[0] if computed else None)
+
+
+def _reaches_product(value: ir.Value) -> bool:
+    current: ir.Value | None = value
+    for _ in range(_MAX_STEPS):
+        producer = current.producer() if current is not None else None
+        if producer is None:
+            return False
+        if producer.op_type == "MatMul":
+            return True
+        if producer.op_type not in _SCORE_STEPS and not is_dequantize(producer):
+            return is_quantize(producer)
+        current = next((v for v in producer.inputs if is_float_tensor(v)), None)
+    return False
+
+
+def _has_pair(value: ir.Value) -> bool:
+    """A DequantizeLinear makes it, also before moves and a factor."""
+    current: ir.Value | None = value
+    for _ in range(_MAX_STEPS):
+        producer = current.producer() if current is not None else None
+        if producer is None:
+            return False
+        if is_dequantize(producer):
+            return True
+        if producer.op_type in ("Mul", "Div"):
+            current = next((v for v in producer.inputs if constant(v) is None), None)
+        elif producer.op_type in _MOVES:
+            current = producer.inputs[0]
+        else:
+            return False
+    return False
+
+
+RULE = Rule(
+    code="FQ106",
+    name="broken-attention",
+    severity="warning",
+    summary="Attention has only some of its four pairs, or pairs that its fused kernel cannot take.",
+    fixable=Fixable("unsafe", "pairs are added with a calibrated scale, or all are removed"),
+    check=_check,
+)

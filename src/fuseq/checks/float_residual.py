@@ -1,0 +1,95 @@
+"""FQ103: a residual Add that fuses into a quantized convolution reads its other branch in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from fuseq.checks.context import Context
+from fuseq.checks.finding import Finding
+from fuseq.checks.reading import Layer, dequantizer, is_float_tensor
+from fuseq.checks.rule import Fixable, Rule
+from fuseq.placement.patterns import ACTIVATIONS, constant_of, epilogue
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    """1. The target fuses the Add and wants the other branch quantized (``residual``: identity).
+
+    2. One branch ends in a quantized convolution that nobody else reads, the other has no pair, and
+       what reads the sum reads it quantized: with a float reader the sum is float anyway.
+    """
+    if context.rules is None or context.rules.residual != "identity":
+        return
+    ends = conv_ends(context)
+    for node in context.graph:
+        branches = joined(node)
+        if branches is None or not _is_read_quantized(node):
+            continue
+        convs = [value for value in branches if value in ends]
+        others = [value for value in branches if value not in ends]
+        if len(convs) != 1 or dequantizer(others[0]) is not None:
+            continue
+        yield RULE.finding(
+            context,
+            node,
+            f"the Add fuses into the convolution {ends[convs[0]].node.name}, but its other branch is "
+            "float, so the kernel writes float and the next Q runs alone",
+            "put a pair on this branch of the Add, and none on the convolution's",
+            tensor=others[0],
+            cost=context.cost_of(context.alone(*_quantizers_behind(node))),
+        )
+
+
+def conv_ends(context: Context) -> dict[ir.Value, Layer]:
+    """Last tensor of each quantized convolution with what fuses behind it, read by one node."""
+    rules = context.rules
+    found = {}
+    for layer in context.layers:
+        if not (layer.node.op_type == "Conv" and layer.is_quantized) or layer.is_depthwise:
+            continue
+        tail = epilogue(layer.node)
+        fuses = rules is not None and rules.adds_behind_activation
+        if tail and not fuses and any(step.op_type in ACTIVATIONS for step in tail):
+            continue
+        value = ([layer.node, *tail])[-1].outputs[0]
+        if len(value.uses()) == 1 and not value.is_graph_output():
+            found[value] = layer
+    return found
+
+
+def joined(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """The two different activations of an Add without broadcast; None for any other node."""
+    if node.op_type != "Add" or len(node.inputs) != 2:
+        return None
+    left, right = node.inputs
+    if left is None or right is None or left is right:
+        return None
+    if constant_of(left) is not None or constant_of(right) is not None:
+        return None
+    if not (is_float_tensor(left) and is_float_tensor(right)) or left.shape != right.shape:
+        return None
+    return left, right
+
+
+def _quantizers_behind(node: ir.Node) -> list[ir.Node]:
+    tail = ([node, *epilogue(node)])[-1]
+    users = [use.node for use in tail.outputs[0].uses()]
+    return [user for user in users if user.op_type == "QuantizeLinear"]
+
+
+def _is_read_quantized(node: ir.Node) -> bool:
+    """Somebody quantizes the sum, behind its activation."""
+    return bool(_quantizers_behind(node))
+
+
+RULE = Rule(
+    code="FQ103",
+    name="float-residual",
+    severity="warning",
+    summary="A residual Add fused into a quantized convolution reads its other branch in float.",
+    fixable=Fixable(
+        "unsafe", "the branch's scale has to be calibrated, unless its Q stands elsewhere"
+    ),
+    check=_check,
+)
