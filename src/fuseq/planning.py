@@ -18,7 +18,12 @@ from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
 from fuseq.placement.cells import Trial
 from fuseq.placement.choices import PlanOptions
-from fuseq.placement.pays import broken_attentions, keep_what_pays, prediction_of
+from fuseq.placement.pays import (
+    broken_attentions,
+    keep_what_pays,
+    plan_of_nothing,
+    prediction_of,
+)
 from fuseq.placement.plan import Plan
 from fuseq.placement.planner import plan_everything
 from fuseq.targets import parse_target
@@ -157,7 +162,7 @@ def choose(
     if not job.judges:
         gap = job.target.missing() if job.target.predicts else None
         notes = (f"plan not judged by the compiler: {gap}",) if gap else ()
-        return Planned(complete, None, None, (*job.notes, *notes))
+        return Planned(complete, None, None, (*job.notes, *complete.notes, *notes))
     report("compile", 0, None)
     float_engine = compile_float(job)
     compiled = 0
@@ -168,21 +173,22 @@ def choose(
         report("compile", compiled, None)
         return compile_quantized(job, candidate, scales_for(candidate))
 
-    if job.options.policy == "full":
-        trial = _compile_everything(complete, float_engine, compile_plan)
-    else:
-        trial = keep_what_pays(complete, float_engine, compile_plan)
-    return _planned(job, complete, float_engine, trial)
+    judge = _compile_everything if job.options.policy == "full" else keep_what_pays
+    return _planned(job, float_engine, judge(complete, float_engine, compile_plan))
 
 
 def _compile_everything(
     complete: Plan, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
-) -> Trial | None:
+) -> Trial | Plan:
     """Compile the whole plan; an attention whose fusion breaks in the format goes back to float."""
-    trial = compile_plan(complete) if complete.tensors else None
-    broken = broken_attentions(trial, float_engine) if trial is not None else {}
+    if not complete.tensors:
+        return plan_of_nothing(complete, float_engine)
+    trial = compile_plan(complete)
+    broken = broken_attentions(trial, float_engine)
     left = complete.without(broken, broken)
-    return compile_plan(left) if broken and left.tensors else trial
+    if not broken:
+        return trial
+    return compile_plan(left) if left.tensors else plan_of_nothing(left, float_engine)
 
 
 def compile_float(job: Job) -> Engine:
@@ -218,23 +224,19 @@ def set_types(job: Job, model: ir.Model) -> tuple[str, ...]:
     return tuple(str(note) for note in notes)
 
 
-def _planned(job: Job, complete: Plan, float_engine: Engine, trial: Trial | None) -> Planned:
+def _planned(job: Job, float_engine: Engine, judged: Trial | Plan) -> Planned:
     notes = list(job.notes)
-    if trial is None:
+    if isinstance(judged, Plan):
+        advice = "" if job.options.policy == "full" else "; --policy full quantizes anyway"
         notes.append(
             f"nothing is quantized: no {job.options.format} placement is predicted faster than "
-            f"the {job.precision} engine on {job.target.name}; --policy full quantizes anyway."
+            f"the {job.precision} engine on {job.target.name}{advice}."
         )
-        reason = "float: no placement is predicted faster than the float engine"
-        names = {region.name: reason for region in complete.regions if region.quantized}
-        plan_of_none = dataclasses.replace(
-            complete.without(names, names), prediction=prediction_of(float_engine, float_engine)
-        )
-        return Planned(plan_of_none, float_engine, None, tuple(notes))
-    chosen = dataclasses.replace(trial.plan, prediction=prediction_of(float_engine, trial.engine))
-    if trial.engine.predicted_us > float_engine.predicted_us:
+        return Planned(judged, float_engine, None, (*notes, *judged.notes))
+    chosen = dataclasses.replace(judged.plan, prediction=prediction_of(float_engine, judged.engine))
+    if judged.engine.predicted_us > float_engine.predicted_us:
         notes.append(
-            f"--policy full: predicted {trial.engine.predicted_us:.1f} us against "
+            f"--policy full: predicted {judged.engine.predicted_us:.1f} us against "
             f"{float_engine.predicted_us:.1f} us in {job.precision}."
         )
-    return Planned(chosen, float_engine, trial, tuple(notes))
+    return Planned(chosen, float_engine, judged, (*notes, *chosen.notes))

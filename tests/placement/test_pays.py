@@ -50,7 +50,7 @@ def _compile(plan: Plan) -> Trial:
 
 def test_the_region_that_loses_is_left_in_float_with_both_times() -> None:
     best = keep_what_pays(_plan("a", "b", "c"), FLOAT, _compile)
-    assert best is not None
+    assert isinstance(best, Trial)
     assert [t.region for t in best.plan.tensors] == ["a", "c"]
     reasons = {region.name: region.reason for region in best.plan.regions}
     assert reasons["b"] == (
@@ -74,7 +74,7 @@ def test_a_q_that_strands_in_a_cell_of_several_regions_is_taken_out() -> None:
     """a and b share a float kernel and gain together; b alone loses."""
     shared = Engine("t:x", (_kernel(20, "a", "b"), _kernel(10, "c")))
     best = keep_what_pays(_plan("a", "b", "c"), shared, _compile)
-    assert best is not None
+    assert isinstance(best, Trial)
     assert [t.region for t in best.plan.tensors] == ["a", "c"]
     reason = next(r.reason for r in best.plan.regions if r.name == "b")
     assert reason.startswith("float: its Q or DQ would run as a kernel of its own")
@@ -82,7 +82,14 @@ def test_a_q_that_strands_in_a_cell_of_several_regions_is_taken_out() -> None:
 
 def test_nothing_is_returned_when_nothing_pays() -> None:
     fast = Engine("t:x", (_kernel(1, "a"), _kernel(1, "b"), _kernel(1, "c")))
-    assert keep_what_pays(_plan("a", "b", "c"), fast, _compile) is None
+    nothing = keep_what_pays(_plan("a", "b", "c"), fast, _compile)
+    assert isinstance(nothing, Plan)
+    assert not nothing.tensors
+    assert [region.reason for region in nothing.regions] == [
+        "float: quantized it would take 6.0 us against 1.0 us in float (predicted)",
+        "float: quantized it would take 12.0 us against 1.0 us in float (predicted)",
+        "float: quantized it would take 9.0 us against 1.0 us in float (predicted)",
+    ]
 
 
 @pytest.mark.parametrize("channels", [16, 256])

@@ -16,7 +16,7 @@ MAX_ROUNDS = 4
 
 def keep_what_pays(
     plan: Plan, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
-) -> Trial | None:
+) -> Trial | Plan:
     """Compile, drop the cells that lose, and repeat until none does.
 
     Args:
@@ -25,7 +25,8 @@ def keep_what_pays(
         compile_plan: Applies a plan and compiles it.
 
     Returns:
-        The best trial, whose engine is predicted faster than the float one; None if there is none.
+        The best trial, whose engine is predicted faster than the float one; the plan of nothing,
+        with the reasons, if there is none.
     """
     best: Trial | None = None
     current = plan
@@ -42,8 +43,15 @@ def keep_what_pays(
     if best is not None:
         best = improve_crowded_cells(best, float_engine, compile_plan)
     if best is None or best.engine.predicted_us >= float_engine.predicted_us:
-        return None
+        return plan_of_nothing(current, float_engine)
     return dataclasses.replace(best, plan=_with_reasons(best, float_engine))
+
+
+def plan_of_nothing(plan: Plan, float_engine: Engine) -> Plan:
+    """The plan with every region left in float; reasons that it has already are kept."""
+    reason = "float: no placement is predicted faster than the float engine"
+    left = plan.without([region.name for region in plan.regions if region.quantized], reason)
+    return dataclasses.replace(left, prediction=prediction_of(float_engine, float_engine))
 
 
 def broken_attentions(trial: Trial, float_engine: Engine) -> dict[str, str]:
