@@ -320,3 +320,42 @@ def test_static_shapes_follow_the_inputs_and_leave_the_model_alone() -> None:
     }
     assert value_named(model, "r").shape == ir.Shape(["b", "s", 8])
     assert [node.op_type for node in model.graph][1] == "Shape"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ([-1, 6, 2, 4], ["b", 6, 2, 4]),
+        ([0, -1], ["b", 48]),
+        ([-1, 8], [None, 8]),  # 6 * b is no symbol
+        ([0, 0, -1], ["b", 6, 8]),
+    ],
+)
+def test_the_batch_is_known_behind_a_reshape(target: list[int], expected: list[object]) -> None:
+    model = from_text(
+        f"""{HEAD} net (float[b, 6, 8] x) => (float[p] y) {{
+          r = Reshape(x, target)
+          n = Relu(r)
+          y = ReduceSum <keepdims = 0> (n)
+        }}""",
+        target=np.array(target),
+    )
+    infer_shapes(model)
+    for name in ("r", "n"):
+        shape = value_named(model, name).shape
+        assert [d if isinstance(d, int) else d.value for d in shape or []] == expected
+
+
+def test_an_expand_to_a_computed_shape_takes_its_symbols() -> None:
+    model = from_text(
+        f"""{HEAD} net (float[b, 6] x, float[1, 1] m) => (float[p, q, r] y)
+        <int64[1] z = {{0}}, int64[1] one = {{1}}, int64[2] rest = {{3, 1}}> {{
+          shape = Shape(x)
+          batch = Slice(shape, z, one)
+          target = Concat <axis = 0> (batch, rest)
+          e = Expand(m, target)
+          y = Neg(e)
+        }}"""
+    )
+    infer_shapes(model)
+    assert value_named(model, "e").shape == ir.Shape(["b", 3, 1])

@@ -513,3 +513,44 @@ def test_scales_and_magnitudes_against_the_limits() -> None:
     assert magnitude_fault(2.0**-15, HALF) is Fault.VANISHES
     assert magnitude_fault(32752.0, HALF) is None
     assert magnitude_fault(32753.0, HALF) is Fault.OVERFLOWS
+
+
+def test_moves_and_bridges_between_islands_have_no_casts() -> None:
+    model = from_text(
+        f"""{HEAD} net (float[2, 4] x) => (float[4, 2] y) {{
+          a = MatMul(x, w)
+          t = Transpose(a)
+          b = Neg(t)
+          c = MatMul(w, b)
+          d = Relu(c)
+          y = MatMul(d, m)
+        }}""",
+        w=normal(4, 4),
+        m=normal(2, 2),
+    )
+    for node in model.graph:
+        node.name = node.outputs[0].name
+    set_precision(model, "fp16", io_types="convert", keep_fp32=["a", "c"])
+    assert _typed(model) == [
+        *("Cast fp32", "MatMul fp32", "Transpose fp32", "Neg fp32", "MatMul fp32", "Cast fp16"),
+        *("Relu fp16", "MatMul fp16"),
+    ]
+
+
+def test_buckets_of_distances_are_computed_in_fp32() -> None:
+    model = from_text(
+        f"""{HEAD} net (int64[b, s] at, float[64, 8] x) => (float[b, s, 8] y)
+        <float width = {{16.0}}> {{
+          f = Cast <to = 1> (at)
+          d = Div(f, width)
+          l = Floor(d)
+          i = Cast <to = 7> (l)
+          y = Gather <axis = 0> (x, i)
+        }}"""
+    )
+    (note,) = set_precision(model, "fp16", io_types="convert")
+    assert _typed(model) == ["Cast fp32", "Div fp32", "Floor fp32", "Cast fp32", "Gather fp16"]
+    assert "positions or sizes" in note.text
+    table = np.arange(512, dtype=np.float16).reshape(64, 8) / 8
+    got = run(model, at=np.array([[1007, 15]]), x=table)[0]
+    np.testing.assert_array_equal(got[0, :, 0], [62.0, 0.0])

@@ -35,12 +35,10 @@ def compute_types(
         node: ir.DataType.FLOAT if node in fp32 else _allowed(slots[node], dtype)
         for node in model.graph
     }
+    between = _behind_fp32(model, slots, types)
     for node in reversed(list(model.graph)):  # case 2
-        if node.op_type in PRODUCTS or not slots[node].outputs or slots[node].as_is:
-            continue
-        if _wants(node, slots, types) == {ir.DataType.FLOAT} and (
-            node.op_type in MOVES or _brings(node, slots, types) == {ir.DataType.FLOAT}
-        ):
+        movable = (node.op_type in MOVES or node in between) and not slots[node].as_is
+        if movable and _wants(node, slots, types) == {ir.DataType.FLOAT}:
             types[node] = ir.DataType.FLOAT
     for node in model.graph:  # case 3
         if not slots[node].outputs and node not in fp32:
@@ -69,18 +67,25 @@ def _wants(
     return wants
 
 
-def _brings(
-    node: ir.Node, slots: Mapping[ir.Node, Slots], types: Mapping[ir.Node, ir.DataType]
-) -> set[ir.DataType | None]:
-    """The types in which the computed inputs arrive."""
-    brings: set[ir.DataType | None] = set()
-    for index in slots[node].inputs:
-        value = node.inputs[index]
-        maker = value.producer() if value is not None else None
-        if value is None or value.is_initializer():
+def _behind_fp32(
+    model: ir.Model, slots: Mapping[ir.Node, Slots], types: Mapping[ir.Node, ir.DataType]
+) -> set[ir.Node]:
+    """Nodes, other than products, whose computed inputs all come from FP32 nodes or such nodes."""
+    behind: set[ir.Node] = set()
+    for node in model.graph:
+        if node.op_type in PRODUCTS or slots[node].as_is or not slots[node].inputs:
             continue
-        brings.add(types[maker] if maker in slots and maker is not None else value.dtype)
-    return brings
+        makers = [
+            value.producer()
+            for index in slots[node].inputs
+            if (value := node.inputs[index]) is not None and not value.is_initializer()
+        ]
+        if makers and all(
+            maker is not None and (maker in behind or types.get(maker) == ir.DataType.FLOAT)
+            for maker in makers
+        ):
+            behind.add(node)
+    return behind
 
 
 def _arriving(
