@@ -18,6 +18,7 @@ def engine_numbers(engine: Engine, *, kernels: bool = False) -> dict[str, Any]:
         "weights_bytes": engine.weights_bytes,
         "engine_bytes": engine.engine_bytes,
         "predicted_us": round(engine.predicted_us, 3),
+        "measured_us": None if engine.measured_us is None else round(engine.measured_us, 3),
         "compile_seconds": round(engine.compile_seconds, 3),
     }
     if kernels:

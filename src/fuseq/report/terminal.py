@@ -21,12 +21,16 @@ def safe(text: str, limit: int = 200) -> str:
 
 
 def engine_table(engines: Sequence[tuple[str, Engine]], title: str) -> Table:
-    """One row an engine: kernels, alone, activation MB, weights MB, engine MB, predicted us."""
+    """One row an engine: kernels, alone, activation MB, weights MB, engine MB, predicted us.
+
+    Where kernels were measured, the sum of their times stands instead of a prediction.
+    """
+    measured = any(engine.measured_us is not None for _, engine in engines)
     table = Table(title=safe(title), title_justify="left")
     table.add_column("engine")
     for heading in ("kernels", "only Q/DQ", "activation MB", "weights MB", "engine MB"):
         table.add_column(heading, justify="right")
-    table.add_column("predicted us", justify="right")
+    table.add_column("measured us" if measured else "predicted us", justify="right")
     for name, engine in engines:
         table.add_row(
             safe(name),
@@ -35,7 +39,7 @@ def engine_table(engines: Sequence[tuple[str, Engine]], title: str) -> Table:
             f"{engine.activation_bytes / _MB:.1f}",
             f"{engine.weights_bytes / _MB:.1f}",
             f"{engine.engine_bytes / _MB:.1f}",
-            f"{engine.predicted_us:.1f}",
+            f"{(engine.measured_us or 0.0) if measured else engine.predicted_us:.1f}",
         )
     return table
 
@@ -44,11 +48,12 @@ def kernel_table(engine: Engine, limit: int | None = None) -> Table:
     """The kernels in launch order, or the ``limit`` that are predicted slowest."""
     kernels: Sequence[Kernel] = engine.kernels
     if limit is not None:
-        kernels = sorted(kernels, key=lambda kernel: -(kernel.predicted_us or 0))[:limit]
+        kernels = sorted(kernels, key=lambda kernel: -(_time_us(kernel) or 0))[:limit]
     table = Table(title=f"kernels of {safe(engine.target)}", title_justify="left")
     for heading in ("kernel", "type", "reads", "writes"):
         table.add_column(heading, overflow="fold")
-    table.add_column("predicted us", justify="right")
+    measured = engine.measured_us is not None
+    table.add_column("measured us" if measured else "predicted us", justify="right")
     table.add_column("ONNX nodes", overflow="fold")
     for kernel in kernels:
         table.add_row(
@@ -56,10 +61,14 @@ def kernel_table(engine: Engine, limit: int | None = None) -> Table:
             kernel.type.value,
             _tensors(kernel.inputs),
             _tensors(kernel.outputs),
-            "" if kernel.predicted_us is None else f"{kernel.predicted_us:.1f}",
+            f"{_time_us(kernel) or 0.0:.1f}",
             safe(", ".join(kernel.nodes), 120),
         )
     return table
+
+
+def _time_us(kernel: Kernel) -> float | None:
+    return kernel.predicted_us if kernel.measured_us is None else kernel.measured_us
 
 
 def plan_table(plan: Plan, every: bool = False) -> Table:

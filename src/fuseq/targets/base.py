@@ -119,6 +119,12 @@ class Engine:
         return sum(k.predicted_us or 0.0 for k in self.kernels)
 
     @property
+    def measured_us(self) -> float | None:
+        """Sum of the kernels' measured times; None where none was measured."""
+        times = [k.measured_us for k in self.kernels if k.measured_us is not None]
+        return sum(times) if times else None
+
+    @property
     def alone(self) -> tuple[Kernel, ...]:
         """Kernels that do nothing but quantize, dequantize or change dtype."""
         return tuple(k for k in self.kernels if k.is_alone)
