@@ -60,6 +60,11 @@ class Context:
         return self.target_name.startswith("tensorrt")
 
     @property
+    def has_built(self) -> bool:
+        """The target's own compiler, not a fusion model, has built the file."""
+        return self.target is not None and self.engine is not None and not self.simulated
+
+    @property
     def graph(self) -> ir.Graph:
         """The main graph of the model; only rules that read models ask for it."""
         assert self.model is not None, "a model rule ran without a model"
@@ -110,6 +115,17 @@ class Context:
         """Both engines are there and quantizing what surrounds ``node`` is predicted to gain."""
         name = node if isinstance(node, str) else node.name or ""
         return self.cells is not None and self.cells.gain_us(name) >= 0
+
+    def loss_us(self, node: ir.Node | str) -> float:
+        """How much longer the node's own kernels take than in float; 0 when nothing can tell."""
+        if self.engine is None or self.float_engine is None:
+            return 0.0
+        name = node if isinstance(node, str) else node.name or ""
+        here, there = (
+            sum(kernel.predicted_us or 0.0 for kernel in engine.kernels if name in kernel.nodes)
+            for engine in (self.engine, self.float_engine)
+        )
+        return here - there if there else 0.0
 
     def cost_of(self, kernels: tuple[Kernel, ...]) -> Cost:
         """Time and activation bytes of kernels."""

@@ -18,6 +18,8 @@ def _check(context: Context) -> Iterator[Finding]:
 
     2. One branch ends in a quantized convolution that nobody else reads, the other has no pair, and
        what reads the sum reads it quantized: with a float reader the sum is float anyway.
+    3. The pair costs no kernel: the branch is quantized for another reader already, or ends in a
+       quantized convolution itself, which writes 8 bits.
     """
     if context.rules is None or context.rules.residual != "identity":
         return
@@ -26,19 +28,35 @@ def _check(context: Context) -> Iterator[Finding]:
         branches = joined(node)
         if branches is None or not _is_read_quantized(node):
             continue
-        convs = [value for value in branches if value in ends]
-        others = [value for value in branches if value not in ends]
-        if len(convs) != 1 or dequantizer(others[0]) is not None:
+        found = _fused_and_other(branches, ends)
+        if found is None:
             continue
+        conv, other = found
         yield RULE.finding(
             context,
             node,
-            f"the Add fuses into the convolution {ends[convs[0]].node.name}, but its other branch is "
+            f"the Add fuses into the convolution {ends[conv].node.name}, but its other branch is "
             "float, so the kernel writes float and the next Q runs alone",
             "put a pair on this branch of the Add, and none on the convolution's",
-            tensor=others[0],
+            tensor=other,
             cost=context.cost_of(context.alone(*_quantizers_behind(node))),
         )
+
+
+def _fused_and_other(
+    branches: tuple[ir.Value, ir.Value], ends: dict[ir.Value, Layer]
+) -> tuple[ir.Value, ir.Value] | None:
+    """The branch that fuses, and the one that lacks a pair which costs no kernel (case 3)."""
+    if any(dequantizer(value) is not None for value in branches):
+        return None
+    for conv, other in (branches, branches[::-1]):
+        if conv in ends and (other in ends or _is_quantized_elsewhere(other)):
+            return conv, other
+    return None
+
+
+def _is_quantized_elsewhere(value: ir.Value) -> bool:
+    return any(use.node.op_type == "QuantizeLinear" for use in value.uses())
 
 
 def conv_ends(context: Context) -> dict[ir.Value, Layer]:

@@ -15,9 +15,14 @@ from fuseq.passes.quantizers import (
 )
 from fuseq.passes.typing import set_precision
 
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
 
 def float_twin(model: ir.Model, precision: str) -> ir.Model | None:
-    """A copy in ``precision`` whose Q/DQ are bypassed; None when a quantizer cannot be read.
+    """A copy in float whose Q/DQ are bypassed; None when a quantizer cannot be read.
+
+    A file of FP32 alone becomes ``precision``; one that has FP16 already keeps its types, because
+    somebody has decided which parts stay FP32.
 
     1. A DequantizeLinear behind a QuantizeLinear: its readers read the float tensor.
     2. A DequantizeLinear of a constant, and a QuantizeLinear of a constant: the values themselves.
@@ -30,7 +35,8 @@ def float_twin(model: ir.Model, precision: str) -> ir.Model | None:
         elif is_dequantize(node) and not _bypass(twin.graph, node):
             return None
     common.RemoveUnusedNodesPass()(twin)
-    set_precision(twin, precision)
+    if not any(v.dtype in _HALVES for node in twin.graph for v in node.outputs):
+        set_precision(twin, precision)
     return twin
 
 
@@ -45,8 +51,21 @@ def _bypass(graph: ir.Graph, node: ir.Node) -> bool:
     out = node.outputs[0]
     if out.is_graph_output():
         return True  # one pair at the model's own output is left as it is
-    out.replace_all_uses_with(before)  # case 1
+    out.replace_all_uses_with(_as_type(graph, before, out))  # case 1
     return True
+
+
+def _as_type(graph: ir.Graph, value: ir.Value, like: ir.Value) -> ir.Value:
+    """``value`` in the type of ``like``: a pair may read FP32 and write FP16, as a Cast does."""
+    if like.dtype is None or value.dtype == like.dtype:
+        return value
+    cast = ir.node("Cast", [value], {"to": int(like.dtype)}, name=f"{like.name}_cast")
+    out = cast.outputs[0]
+    out.name, out.shape, out.type = f"{like.name}_float", value.shape, ir.TensorType(like.dtype)
+    maker = like.producer()
+    if maker is not None:
+        graph.insert_before(maker, cast)
+    return out
 
 
 def _to_constant(graph: ir.Graph, node: ir.Node) -> bool:

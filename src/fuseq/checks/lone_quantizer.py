@@ -52,7 +52,8 @@ def _quantizer_of(context: Context, kernel: Kernel) -> str:
 def _finding(context: Context, kernel: Kernel, node: str, is_first: bool) -> Finding:
     before = kernel.inputs[0].dtype if kernel.inputs else ""
     after = kernel.outputs[0].dtype if kernel.outputs else ""
-    message = f"a kernel of its own {_WORDS[kernel.type]} ({before} to {after})"
+    what = f"{before} to {after}" if before else f"a weight, to {after}"
+    message = f"a kernel of its own {_WORDS[kernel.type]} ({what})"
     if context.cells is not None and context.target is not None:
         float_us, quantized_us = context.cells.times_of(node)
         message += (

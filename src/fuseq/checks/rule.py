@@ -67,9 +67,15 @@ class Rule:
         confirmed: bool = False,
         severity: Severity | None = None,
     ) -> Finding:
-        """Make a finding of this rule; an error that the compiler's refusal names is confirmed."""
+        """Make a finding of this rule.
+
+        An error that the compiler's refusal names is confirmed. What only its legality rules (FQ2xx)
+        forbid is a warning when this compiler has built the file: the engine is right.
+        """
         name = node if isinstance(node, str) else node.name or ""
         severity = severity or self.severity
+        if severity == "error" and self.code.startswith("FQ2") and context.has_built:
+            severity, message = "warning", f"{message}; {context.target_name} built it nevertheless"
         found = context.node_named(name) if isinstance(node, str) else node
         return Finding(
             code=self.code,

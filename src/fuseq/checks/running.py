@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from fuseq.checks.rule import Rule
 from fuseq.errors import TargetError
 from fuseq.model import profile_for
 from fuseq.targets import parse_target
-from fuseq.targets.base import Engine, Target
+from fuseq.targets.base import Engine, ShapeProfile, Target
 from fuseq.targets.layer_info import read_engine
 
 MAX_COMPILED_NODES = 20_000
@@ -185,18 +185,22 @@ def _context(
     except TargetError as error:
         context = dataclasses.replace(context, refusal=str(error))
         return context, TargetResult(target.name, False, str(error), None, None, context.simulated)
-    twin = twins.of(target.precision) if fmt and target.predicts else None
-    float_engine = _compiled(lambda: target.compile(twin, profile)) if twin is not None else None
+    float_engine, words = _float_engine(target, profile, twins) if fmt else (None, "")
     context = dataclasses.replace(context, engine=engine, float_engine=float_engine)
-    return context, TargetResult(target.name, True, "", engine, float_engine, context.simulated)
+    return context, TargetResult(target.name, True, words, engine, float_engine, context.simulated)
 
 
-def _compiled(compile_twin: Callable[[], Engine]) -> Engine | None:
-    """The float engine, or None where the compiler takes only the quantized model."""
+def _float_engine(
+    target: Target, profile: ShapeProfile, twins: _Twins
+) -> tuple[Engine | None, str]:
+    """The engine of the model without Q/DQ, or why there is none to compare with."""
+    twin = twins.of(target.precision)
+    if twin is None:
+        return None, "not compared with float: a scale cannot be read"
     try:
-        return compile_twin()
-    except TargetError:
-        return None
+        return target.compile(twin, profile), ""
+    except TargetError as error:
+        return None, f"not compared with float: without Q/DQ {error}"
 
 
 def _not_compiled(model: ir.Model, target: Target, options: CheckOptions) -> str:

@@ -39,7 +39,7 @@ def _check(context: Context) -> Iterator[Finding]:
                 context,
                 node,
                 f"{bad.size} of {scale.size} scales become {what} in FP16 (the first is {bad[0]:g}), "
-                "and the file is built in FP16 for this target",
+                f"the type that {context.target_name} wants around its kernels",
                 "keep scales at 6e-8 or more (a channel of zeros takes any scale), or leave the tensor "
                 "in float",
                 tensor=value,

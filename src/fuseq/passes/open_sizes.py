@@ -121,7 +121,7 @@ def _merge(output: ir.Value, sizes: list[Size]) -> None:
 
 
 def _infer_alone(node: ir.Node, opset: int) -> None:
-    from onnx import defs, shape_inference  # noqa: PLC0415 (loads every schema)
+    from onnx import checker, defs, shape_inference  # noqa: PLC0415 (loads every schema)
 
     if not defs.has(node.op_type, opset, node.domain):
         return
@@ -140,7 +140,7 @@ def _infer_alone(node: ir.Node, opset: int) -> None:
         found = shape_inference.infer_node_outputs(
             defs.get_schema(node.op_type, opset, node.domain), ir.to_proto(node), types, data
         )
-    except shape_inference.InferenceError:
+    except (shape_inference.InferenceError, checker.ValidationError):  # also: two float types meet
         return  # the whole-graph inference has said what it could; the file may still compile
     for output in node.outputs:
         kind = found.get(output.name or "")
