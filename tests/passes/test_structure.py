@@ -16,6 +16,7 @@ from fuseq.passes.known_sizes import fold_known_sizes
 from fuseq.passes.names import fix_names, fresh
 from fuseq.passes.shapes import infer_shapes, static_shapes
 from fuseq.passes.static_reshape import make_reshapes_static
+from fuseq.passes.symbolic_dims import shape_elements
 from fuseq.passes.weight_chains import resolve_weights
 from tests.graphs import from_text, normal
 from tests.passes.reading import lines, ops, run, value_named
@@ -171,6 +172,35 @@ def test_softmax_through_a_flattened_tensor_is_softmax() -> None:
     merge_flat_softmaxes(model)
     assert lines(model) == ["y = Softmax(x)"]
     np.testing.assert_allclose(run(model, x=x)[0], before, rtol=1e-6)
+
+
+def test_softmax_of_a_flattened_tensor_that_gets_another_shape_stays() -> None:
+    model = from_text(
+        f"""{HEAD} net (float[b, 3, 5] x) => (float[b, 5, 3] y) <int64[3] target = {{-1, 5, 3}}> {{
+          f = Flatten <axis = 2> (x)
+          s = Softmax <axis = -1> (f)
+          y = Reshape(s, target)
+        }}"""
+    )
+    before = lines(model)
+    merge_flat_softmaxes(model)
+    assert lines(model) == before
+
+
+def test_shape_arithmetic_is_followed_to_the_axis_it_came_from() -> None:
+    model = from_text(
+        f"""{HEAD} net (float[b, 6, s] x) => (int64[4] y)
+        <int64[1] two = {{2}}, int64 last = {{-1}}, int64[1] z = {{0}}> {{
+          part = Shape <start = 1, end = 3> (x)
+          size = Gather(part, last)
+          up = Unsqueeze(size, z)
+          whole = Shape(x)
+          y = Concat <axis = 0> (part, up, two)
+        }}"""
+    )
+    x = model.graph.inputs[0]
+    assert shape_elements(value_named(model, "y")) == [6, (x, 2), (x, 2), 2]
+    assert shape_elements(value_named(model, "whole")) == [(x, 0), 6, (x, 2)]
 
 
 def test_an_expand_goes_where_readers_broadcast_and_stays_where_not() -> None:
@@ -348,9 +378,11 @@ def test_the_batch_is_known_behind_a_reshape(target: list[int], expected: list[o
 
 def test_an_expand_to_a_computed_shape_takes_its_symbols() -> None:
     model = from_text(
-        f"""{HEAD} net (float[b, 6] x, float[1, 1] m) => (float[p, q, r] y)
-        <int64[1] z = {{0}}, int64[1] one = {{1}}, int64[2] rest = {{3, 1}}> {{
-          shape = Shape(x)
+        f"""{HEAD} net (float[b, 2, 3] x, float[1, 1] m) => (float[p, q, r] y)
+        <int64[1] z = {{0}}, int64[1] one = {{1}}, int64[2] rest = {{3, 1}},
+         int64[2] flat = {{-1, 6}}> {{
+          r = Reshape(x, flat)
+          shape = Shape(r)
           batch = Slice(shape, z, one)
           target = Concat <axis = 0> (batch, rest)
           e = Expand(m, target)
