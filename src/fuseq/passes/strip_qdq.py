@@ -8,6 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from fuseq.passes.casts import remove_float_casts
 from fuseq.passes.clean import fold_constants, lift_constants, lift_constants_again
 from fuseq.passes.dynamic_quantize import dynamic_to_float
 from fuseq.passes.fake_quantize import fake_quantize_to_pairs
@@ -63,9 +64,9 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
 
     1. Constants are lifted, the opset raised, names made unique; QOperator, private, written-out and
        run-time quantization become Q/DQ.
-    2. The whole graph becomes FP32, so that a Half scale beside a Float tensor means one thing.
+    2. Activations are stripped (:func:`fuseq.passes.strip_activations.strip_activations`).
+    3. The whole graph becomes FP32, so that a Half scale beside a Float tensor means one thing.
        Inputs and outputs of the model keep their types.
-    3. Activations are stripped (:func:`fuseq.passes.strip_activations.strip_activations`).
     4. With ``folds``: weight chains, BatchNormalization and constant factors fold into the weights
        while these still have their scales, which are multiplied along (``fold_affine``, case 4).
     5. Weights and biases are stripped (:func:`fuseq.passes.strip_weights.strip_weights`).
@@ -81,8 +82,9 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     infer_shapes(model)
     pairs = tuple(n.name or "" for n in model.graph if is_quantize(n) or is_dequantize(n))
     keep_fp32 = _fp32_islands(model)
-    set_precision(model, "fp32")
+    remove_float_casts(model)
     marks, mended = strip_activations(model)
+    set_precision(model, "fp32")
     common.RemoveUnusedNodesPass()(model)
     if folds:
         for step in (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine):

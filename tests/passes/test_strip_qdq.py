@@ -1,0 +1,611 @@
+"""Stripping: every spelling of quantization, bit-exact weights, kept scales, restored saturation."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuseq.calibration.rounding import quantize_array
+from fuseq.formats import FP8, INT8, UINT8, Format
+from fuseq.passes.fake_quantize import fake_quantize_to_pairs
+from fuseq.passes.found_scales import FoundScale
+from fuseq.passes.non_negative import never_negative
+from fuseq.passes.qoperators import qoperators_to_pairs
+from fuseq.passes.quantizers import Quantizer, dequantized_values, quantized_values
+from fuseq.passes.strip_qdq import Stripped, strip_qdq
+from fuseq.placement.plan import Use
+from tests.graphs import from_text, named, normal
+
+F8 = ml_dtypes.float8_e4m3fn
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "trt" : 1]>'
+
+
+def _run(model: ir.Model, **feeds: np.ndarray) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    return np.asarray(session.run(None, feeds)[0])
+
+
+def _strip(model: ir.Model) -> tuple[Stripped, dict[tuple[str, str], FoundScale]]:
+    stripped = strip_qdq(model)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    return stripped, {(s.kind, s.tensor): s for s in stripped.scales(model)}
+
+
+def _ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+def _array(model: ir.Model, name: str) -> np.ndarray:
+    tensor = model.graph.initializers[name].const_value
+    assert tensor is not None
+    return np.asarray(tensor.numpy())
+
+
+# Weights come back bit for bit.
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from([np.int8, np.uint8, F8]),
+    st.floats(2.0**-30, 2.0**20),
+    st.integers(0, 255),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([None, 0, 1]),
+)
+def test_folded_weights_quantize_to_the_same_integers(
+    kind: type, scale: float, zero: int, seed: int, axis: int | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (4, 5), dtype=np.uint8)
+    if kind is F8:
+        codes[(codes & 0x7F) == 0x7F] = 0  # NaN has no integer to come back to
+    stored = codes.view(kind)
+    fmt: Format = {np.int8: INT8, np.uint8: UINT8, F8: FP8}[kind]
+    shape = () if axis is None else (stored.shape[axis],)
+    scales = np.asarray(scale * rng.uniform(0.5, 2, shape), np.float32)
+    zeros = np.full(shape, zero if kind is np.uint8 else 0, np.int64)
+    by = Quantizer(scales, zeros, fmt.dtype, axis)
+    folded = dequantized_values(stored, by)
+    again = quantize_array(folded, scales, zeros.astype(np.int32), fmt, axis)
+    assert folded.dtype == np.float32
+    np.testing.assert_array_equal(again.view(np.uint8), codes)
+    np.testing.assert_array_equal(quantized_values(folded, by).view(np.uint8), codes)
+
+
+def _weight_net(q_on_weight: bool, op: str, axis: int, shape: tuple[int, ...]) -> ir.Model:
+    """x -> Q/DQ -> op(weight behind Q -> DQ, or DQ alone)."""
+    weight = "wq = QuantizeLinear <axis = {0}> (w, ws, wz)" if q_on_weight else ""
+    stored = "wq" if q_on_weight else "wi"
+    text = f"""{HEAD}
+    g (float[2, 8, 6, 6] x) => (float[a, b, c, d] y)
+    <float s = {{0.05}}, int8 z = {{0}}> {{
+      q = QuantizeLinear(x, s, z)
+      d = DequantizeLinear(q, s, z)
+      {weight.format(axis)}
+      wd = DequantizeLinear <axis = {axis}> ({stored}, ws, wz)
+      y = {op}(d, wd)
+    }}"""
+    rng = np.random.default_rng(3)
+    channels = shape[axis]
+    arrays = {"ws": rng.uniform(0.001, 0.01, channels).astype(np.float32)}
+    arrays["wz"] = np.zeros(channels, np.int8)
+    if q_on_weight:
+        arrays["w"] = normal(*shape)
+    else:
+        arrays["wi"] = rng.integers(-128, 128, shape).astype(np.int8)
+    return named(from_text(text, **arrays))
+
+
+@pytest.mark.parametrize("q_on_weight", [True, False])
+@pytest.mark.parametrize(
+    ("op", "axis", "shape"),
+    [
+        ("Conv <kernel_shape = [3, 3]>", 0, (4, 8, 3, 3)),
+        ("ConvTranspose <kernel_shape = [2, 2]>", 1, (8, 4, 2, 2)),  # K49: any axis folds
+        ("MatMul", 1, (6, 5)),
+    ],
+)
+def test_weights_of_any_axis_fold(
+    q_on_weight: bool, op: str, axis: int, shape: tuple[int, ...]
+) -> None:
+    model = _weight_net(q_on_weight, op, axis, shape)
+    x = normal(2, 8, 6, 6, seed=5, scale=1.0)
+    before = _run(
+        model, x=np.clip(np.rint(x / 0.05), -128, 127).astype(np.float32) * np.float32(0.05)
+    )
+    scales = _array(model, "ws")
+    stripped, found = _strip(model)
+    assert _ops(model) == [op.split()[0]]
+    name = "w" if q_on_weight else "wi"
+    by = found["weight", name].by
+    assert by.axis == axis and by.scale.tobytes() == scales.tobytes()
+    assert found["weight", name].uses == (Use("n_y", 1),)
+    assert found["activation", "x"].by.scale == np.float32(0.05)
+    quantized_x = np.clip(np.rint(x / 0.05), -128, 127).astype(np.float32) * np.float32(0.05)
+    np.testing.assert_array_equal(_run(model, x=quantized_x), before)
+
+
+def test_k39_a_transpose_behind_the_weight_folds_and_the_axis_follows() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[2, 8] x) => (float[2, 4] y) {{
+              q = QuantizeLinear <axis = 0> (w, ws, wz)
+              d = DequantizeLinear <axis = 0> (q, ws, wz)
+              t = Transpose <perm = [1, 0]> (d)
+              y = MatMul(x, t)
+            }}""",
+            w=normal(4, 8),
+            ws=np.asarray([0.001, 0.002, 0.004, 0.003], np.float32),
+            wz=np.zeros(4, np.int8),
+        )
+    )
+    x = normal(2, 8, seed=1)
+    before = _run(model, x=x)
+    _, found = _strip(model)
+    assert _ops(model) == ["MatMul"]
+    (weight,) = [s for s in found.values() if s.kind == "weight"]
+    assert weight.by.axis == 1 and weight.by.scale.tolist() == pytest.approx(
+        [0.001, 0.002, 0.004, 0.003]
+    )
+    np.testing.assert_array_equal(_run(model, x=x), before)
+
+
+def test_k61_a_chain_of_layouts_behind_stored_integers_folds() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 5, 5] x) => (float[1, 6, 3, 3] y)
+            <int64[4] to = {{6, 4, 3, 3}}> {{
+              d = DequantizeLinear <axis = 0> (w, ws)
+              r = Reshape(d, to)
+              y = Conv <kernel_shape = [3, 3]> (x, r)
+            }}""",
+            w=np.random.default_rng(0).integers(-127, 128, (6, 36)).astype(np.int8),
+            ws=np.linspace(0.001, 0.006, 6, dtype=np.float32),
+        )
+    )
+    x = normal(1, 4, 5, 5)
+    before = _run(model, x=x)
+    _, found = _strip(model)
+    assert _ops(model) == ["Conv"]
+    assert found["weight", "w"].by.axis == 0
+    np.testing.assert_array_equal(_run(model, x=x), before)
+
+
+def test_k43_batch_norm_folds_into_the_weight_and_multiplies_its_scales() -> None:
+    gamma = np.asarray([0.5, -2.0, 1.5, 0.25], np.float32)
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 3, 6, 6] x) => (float[1, 4, 4, 4] y) {{
+              wq = QuantizeLinear <axis = 0> (w, ws, wz)
+              wd = DequantizeLinear <axis = 0> (wq, ws, wz)
+              c = Conv <kernel_shape = [3, 3]> (x, wd)
+              b = BatchNormalization <epsilon = 0.0> (c, gamma, beta, mean, var)
+              y = Relu(b)
+            }}""",
+            w=normal(4, 3, 3, 3),
+            ws=np.asarray([0.004, 0.003, 0.002, 0.001], np.float32),
+            wz=np.zeros(4, np.int8),
+            gamma=gamma,
+            beta=normal(4, seed=2),
+            mean=normal(4, seed=3),
+            var=np.ones(4, np.float32),
+        )
+    )
+    x = normal(1, 3, 6, 6, seed=4, scale=1.0)
+    before, scales = _run(model, x=x), _array(model, "ws")
+    integers = quantized_values(
+        _array(model, "w"), Quantizer(scales, np.zeros(4, np.int64), INT8.dtype, 0)
+    )
+    _, found = _strip(model)
+    assert _ops(model) == ["Conv", "Relu"]
+    (weight,) = [s for s in found.values() if s.kind == "weight"]
+    np.testing.assert_allclose(weight.by.scale, scales * np.abs(gamma), rtol=1e-6)
+    folded = _array(model, weight.tensor)
+    again = quantize_array(folded, weight.by.scale, None, INT8, 0)
+    signs = np.sign(gamma).astype(np.int8).reshape(4, 1, 1, 1)
+    np.testing.assert_array_equal(again, integers * signs)
+    np.testing.assert_allclose(_run(model, x=x), before, atol=1e-5)
+
+
+# Activations.
+
+
+def _pair(
+    zero: str, scale: str = "0.1", inner: str = "c = Conv <kernel_shape = [1, 1]> (x, w)"
+) -> str:
+    kind, point = zero.split()
+    return f"""{HEAD}
+    g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] y)
+    <float s = {{{scale}}}, {kind} z = {{{point}}}> {{
+      {inner}
+      q = QuantizeLinear(c, s, z)
+      d = DequantizeLinear(q, s, z)
+      y = Conv <kernel_shape = [1, 1]> (d, v)
+    }}"""
+
+
+def test_a_quantizer_from_zero_up_leaves_a_clip_where_a_tool_had_dropped_the_relu() -> None:
+    model = named(from_text(_pair("uint8 0"), w=normal(4, 4, 1, 1), v=normal(4, 4, 1, 1, seed=1)))
+    x = normal(1, 4, 3, 3, seed=2, scale=10.0)
+    before = _run(model, x=x)
+    stripped, found = _strip(model)
+    assert _ops(model) == ["Conv", "Clip", "Conv"]
+    assert found["activation", "c_clipped"].uses == (Use("n_y", 0),)
+    assert [r.fault for r in stripped.repairs] == ["saturation"]
+    # What is left of the difference is rounding: half a step through 4 weights of the last Conv.
+    assert (
+        np.abs(_run(model, x=x) - before).max()
+        <= 0.05 * np.abs(normal(4, 4, 1, 1, seed=1)).sum(1).max()
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero", "inner"),
+    [
+        ("uint8 0", "r = Conv <kernel_shape = [1, 1]> (x, w) c = Relu(r)"),
+        ("int8 -128", "r = Conv <kernel_shape = [1, 1]> (x, w) c = Sigmoid(r)"),
+        ("uint8 128", "c = Conv <kernel_shape = [1, 1]> (x, w)"),
+        ("uint8 7", "c = Conv <kernel_shape = [1, 1]> (x, w)"),
+        ("int8 0", "c = Conv <kernel_shape = [1, 1]> (x, w)"),
+    ],
+)
+def test_no_clip_where_nothing_is_lost_without_it(zero: str, inner: str) -> None:
+    model = named(from_text(_pair(zero, inner=inner), w=normal(4, 4, 1, 1), v=normal(4, 4, 1, 1)))
+    stripped, found = _strip(model)
+    assert "Clip" not in _ops(model) and not stripped.repairs
+    assert found["activation", "c"].by.zero_point == int(zero.split()[1])
+
+
+def test_k57_k59_ranges_of_zero_points() -> None:
+    def found(zero: int, stored: ir.DataType, scale: float = 0.1) -> FoundScale:
+        by = Quantizer(np.asarray(scale, np.float32), np.asarray(zero), stored, None)
+        return FoundScale("t", "activation", by, (), ())
+
+    middle = found(128, ir.DataType.UINT8).range_for(INT8)
+    assert INT8.scale_of(middle.amax) == np.float32(0.1)  # UINT8 around 128 is INT8, bit for bit
+    scale = np.float64(np.float32(0.1))
+    assert found(0, ir.DataType.UINT8).range_for(INT8).amax == 255 * scale
+    assert found(-100, ir.DataType.INT8).range_for(INT8).amax == 227 * scale
+    assert found(30, ir.DataType.INT8).range_for(INT8).amax == 158 * scale
+    assert found(0, ir.DataType.FLOAT8E4M3FN).range_for(INT8).amax == 448 * scale
+    asymmetric = found(100, ir.DataType.UINT8).range_for(UINT8)
+    assert (asymmetric.minimum, asymmetric.maximum) == (-100 * scale, 155 * scale)
+
+
+@pytest.mark.parametrize("scale", ["0.0", "-1.0", "nan", "inf"])
+def test_k53_an_unusable_scale_is_dropped_and_named(scale: str) -> None:
+    text = _pair("int8 0").replace("0.1", "1.0")
+    model = named(from_text(text, w=normal(4, 4, 1, 1), v=normal(4, 4, 1, 1)))
+    model.graph.initializers["s"].const_value = ir.tensor(np.asarray(float(scale), np.float32))
+    stripped, found = _strip(model)
+    assert _ops(model) == ["Conv", "Conv"]
+    assert ("activation", "c") not in found
+    (repair,) = stripped.repairs
+    assert repair.fault == "bad scale" and repair.tensor == "c"
+    assert repair.nodes == ("n_q", "n_d") and "n_q, n_d" in repair.text
+
+
+def test_integers_that_are_pooled_and_reshaped_move_as_floats() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 6, 6] x) => (float[1, 36] y)
+            <float s = {{0.1}}, int8 z = {{0}}, int64[2] to = {{1, 36}}> {{
+              q = QuantizeLinear(x, s, z)
+              p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (q)
+              r = Reshape(p, to)
+              y = DequantizeLinear(r, s, z)
+            }}"""
+        )
+    )
+    _, found = _strip(model)
+    assert _ops(model) == ["MaxPool", "Reshape"]
+    assert model.graph.outputs[0].name == "y"
+    assert found["activation", "y"].uses == (Use("", 0),)
+    x = normal(1, 4, 6, 6, scale=1.0)
+    expected = x.reshape(1, 4, 3, 2, 3, 2).max((3, 5)).reshape(1, 36)
+    np.testing.assert_array_equal(_run(model, x=x), expected)
+
+
+def test_quantized_inputs_and_outputs_of_the_model_stay() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (int8[1, 4] x) => (int8[1, 4] y)
+            <float s = {{0.1}}, int8 z = {{0}}> {{
+              d = DequantizeLinear(x, s, z)
+              r = Relu(d)
+              y = QuantizeLinear(r, s, z)
+            }}"""
+        )
+    )
+    stripped, _ = _strip(model)
+    assert _ops(model) == ["DequantizeLinear", "Relu", "QuantizeLinear"]
+    assert [r.fault for r in stripped.repairs] == ["left"]
+    assert "callers see its type" in stripped.repairs[0].text
+
+
+def test_k15_k65_one_tensor_with_two_scales_keeps_both_and_names_stay_unique() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] a, float[1, 4, 3, 3] b)
+            <float s1 = {{0.1}}, float s2 = {{0.2}}, int8 z = {{0}}> {{
+              q1 = QuantizeLinear(x, s1, z)
+              d1 = DequantizeLinear(q1, s1, z)
+              w1 = DequantizeLinear(w, s1)
+              a = Conv <kernel_shape = [1, 1]> (d1, w1, w_1)
+              q2 = QuantizeLinear(x, s2, z)
+              d2 = DequantizeLinear(q2, s2, z)
+              w2 = DequantizeLinear(w, s2)
+              b = Conv <kernel_shape = [1, 1]> (d2, w2, w_1)
+            }}""",
+            w=np.arange(16, dtype=np.int8).reshape(4, 4, 1, 1),
+            w_1=normal(4),
+        )
+    )
+    stripped = strip_qdq(model)
+    inputs = [value.name or "" for node in model.graph for value in node.inputs if value]
+    assert inputs[0] == inputs[3] == "x" and inputs[2] == inputs[5] == "w_1"
+    assert len(set(inputs)) == 4
+    for name, scale in ((inputs[1], 0.1), (inputs[4], 0.2)):
+        expected = np.arange(16, dtype=np.float32) * np.float32(scale)
+        np.testing.assert_array_equal(_array(model, name).reshape(-1), expected)
+    on_x = [s for s in stripped.scales(model) if s.tensor == "x"]
+    assert [(float(s.by.scale), s.uses) for s in on_x] == [
+        (np.float32(0.1), (Use("n_a", 0),)),
+        (np.float32(0.2), (Use("n_b", 0),)),
+    ]
+
+
+# Other spellings.
+
+
+def _qlinear_net() -> ir.Model:
+    rng = np.random.default_rng(7)
+    text = f"""{HEAD}
+    g (float[1, 4, 6, 6] x) => (float[1, 5] y)
+    <float s = {{0.02}}, uint8 z = {{120}}, float t = {{0.05}}, uint8 r = {{0}}, int8 wz = {{0}},
+     int64[2] to = {{1, 4}}, float u = {{0.04}}, uint8 m = {{128}}>
+    {{
+      q = QuantizeLinear(x, s, z)
+      c = QLinearConv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q, s, z, w, ws, wz4, t, r, b)
+      a = com.microsoft.QLinearAdd(c, t, r, q, s, z, u, m)
+      p = com.microsoft.QLinearGlobalAveragePool <channels_last = 0> (a, u, m, t, r)
+      f = Reshape(p, to)
+      o = com.microsoft.QGemm <transB = 1> (f, t, r, v, vs, wz, vb, u, m)
+      y = DequantizeLinear(o, u, m)
+    }}"""
+    return named(
+        from_text(
+            text,
+            w=rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+            ws=rng.uniform(0.001, 0.004, 4).astype(np.float32),
+            wz4=np.zeros(4, np.int8),
+            b=rng.integers(-3000, 3000, 4).astype(np.int32),
+            v=rng.integers(-127, 128, (5, 4)).astype(np.int8),
+            vs=np.asarray(0.003, np.float32),
+            vb=rng.integers(-3000, 3000, 5).astype(np.int32),
+        )
+    )
+
+
+def test_qoperators_become_pairs_that_compute_the_same() -> None:
+    model = _qlinear_net()
+    x = normal(1, 4, 6, 6, seed=1, scale=1.0)
+    before = _run(model, x=x)
+    (repair,) = qoperators_to_pairs(model)
+    assert repair.fault == "qoperator" and len(repair.nodes) == 4
+    assert [op for op in _ops(model) if "Linear" not in op] == [
+        "Conv", "Add", "GlobalAveragePool", "Reshape", "Gemm"
+    ]  # fmt: skip
+    step = np.float32(0.04)
+    assert np.abs(_run(model, x=x) - before).max() <= step * 1.001  # a tie may round the other way
+
+
+def test_qoperators_strip_with_all_their_scales() -> None:
+    model = _qlinear_net()
+    integers, bias = _array(model, "w"), _array(model, "b")
+    stripped, found = _strip(model)
+    assert _ops(model) == ["Conv", "Clip", "Add", "GlobalAveragePool", "Reshape", "Clip", "Gemm"]
+    by = found["weight", "w"].by
+    np.testing.assert_array_equal(
+        quantize_array(_array(model, "w"), by.scale, None, INT8, 0), integers
+    )
+    assert found["bias", "b"].by.stored == ir.DataType.INT32
+    np.testing.assert_array_equal(
+        _array(model, "b"),
+        bias.astype(np.float32) * (np.float32(0.02) * by.scale),
+    )
+    assert found["activation", "x"].by.zero_point == 120
+    activations = {s.tensor: float(s.by.scale) for s in found.values() if s.kind == "activation"}
+    expected = {"x": 0.02, "c_clipped": 0.05, "a": 0.04, "f_clipped": 0.05, "y": 0.04}
+    assert {k.replace("_float", ""): v for k, v in activations.items()} == {
+        name: np.float32(scale) for name, scale in expected.items()
+    }
+    assert len(stripped.pairs) == 15
+
+
+def _decomposed(bounds: str, zero: float = 0.0, divides: bool = True) -> ir.Model:
+    first = "m = Div(x, s)" if divides else "m = Mul(x, inverse)"
+    low, high = bounds.split()
+    text = f"""{HEAD}
+    g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] y)
+    <float s = {{0.1}}, float inverse = {{10.0}}, float z = {{{zero}}},
+     float low = {{{low}}}, float high = {{{high}}}> {{
+      {first}
+      r = Round(m)
+      a = Add(r, z)
+      k = Clip(a, low, high)
+      b = Sub(k, z)
+      d = Mul(b, s)
+      y = Conv <kernel_shape = [1, 1]> (d, w)
+    }}"""
+    return named(from_text(text, w=normal(4, 4, 1, 1)))
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize(
+    ("bounds", "zero", "stored"),
+    [("-128.0 127.0", 0.0, "int8"), ("-128.0 127.0", -28.0, "int8"), ("0.0 255.0", 100.0, "uint8"),
+     ("-127.0 127.0", 0.0, "int8")],
+)  # fmt: skip
+def test_k63_written_out_quantizers_become_pairs(
+    bounds: str, zero: float, stored: str, divides: bool
+) -> None:
+    model = _decomposed(bounds, zero, divides)
+    x = normal(1, 4, 3, 3, seed=1, scale=4.0)
+    before = _run(model, x=x)
+    (repair,) = fake_quantize_to_pairs(model)
+    assert repair.fault == "decomposed"
+    assert _ops(model) == ["QuantizeLinear", "DequantizeLinear", "Conv"]
+    np.testing.assert_allclose(_run(model, x=x), before, atol=1e-6)
+    _, found = _strip(model)
+    by = found["activation", "x"].by
+    assert (by.format, by.scale, by.zero_point) == (stored, np.float32(0.1), zero)
+    assert _ops(model) == ["Conv"]
+
+
+def test_k63_a_written_out_weight_quantizer_with_a_scale_a_channel() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] y)
+            <float low = {{-127.0}}, float high = {{127.0}}> {{
+              m = Div(w, s)
+              r = Round(m)
+              k = Min(r, high)
+              l = Max(k, low)
+              d = Mul(l, s)
+              y = Conv <kernel_shape = [1, 1]> (x, d)
+            }}""",
+            w=normal(4, 4, 1, 1),
+            s=np.asarray([0.001, 0.002, 0.003, 0.004], np.float32).reshape(4, 1, 1, 1),
+        )
+    )
+    x = normal(1, 4, 3, 3)
+    before = _run(model, x=x)
+    _, found = _strip(model)
+    assert _ops(model) == ["Conv"]
+    (weight,) = found.values()
+    assert weight.by.axis == 0
+    np.testing.assert_allclose(_run(model, x=x), before, atol=1e-6)
+
+
+def test_what_only_looks_like_a_quantizer_stays() -> None:
+    four_bits = _decomposed("-8.0 7.0")
+    (repair,) = fake_quantize_to_pairs(four_bits)
+    assert repair.fault == "left" and "-8 ... 7" in repair.text
+    assert "Round" in _ops(four_bits)
+    other = _decomposed("-128.0 127.0", divides=False)
+    other.graph.initializers["inverse"].const_value = ir.tensor(np.float32(9.0))
+    assert fake_quantize_to_pairs(other) == []
+
+
+def test_k71_private_operators_become_standard_ones() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 16, 4, 4] x) => (float[1, 16, 4, 4] y)
+            <float s = {{0.01}}, float t = {{0.002}}> {{
+              q = trt.TRT_FP8QuantizeLinear(x, s)
+              d = trt.TRT_FP8DequantizeLinear(q, s)
+              wq = trt.TRT_FP8QuantizeLinear(w, t)
+              wd = trt.TRT_FP8DequantizeLinear(wq, t)
+              y = Conv <kernel_shape = [1, 1]> (d, wd, b)
+            }}""",
+            w=normal(16, 16, 1, 1),
+            b=normal(16),
+        )
+    )
+    weight = _array(model, "w")
+    stripped, found = _strip(model)
+    assert [r.fault for r in stripped.repairs] == ["private"]
+    assert _ops(model) == ["Conv"]
+    assert model.graph.outputs[0].shape == ir.Shape([1, 16, 4, 4])
+    assert found["activation", "x"].by.format == "fp8"
+    expected = (weight / np.float32(0.002)).clip(-448, 448).astype(F8).astype(np.float32)
+    np.testing.assert_array_equal(_array(model, "w"), expected * np.float32(0.002))
+
+
+def test_k57_products_quantized_at_run_time_become_float_with_stored_weights() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[3, 8] x) => (float[3, 5] y) {{
+              q, s, z = DynamicQuantizeLinear(x)
+              i = MatMulInteger(q, w, z, wz)
+              f = Cast <to = 1> (i)
+              t = Mul(s, ws)
+              m = Mul(f, t)
+              y = Add(m, b)
+            }}""",
+            w=np.random.default_rng(0).integers(0, 256, (8, 5)).astype(np.uint8),
+            wz=np.asarray(117, np.uint8),
+            ws=np.asarray(0.01, np.float32),
+            b=normal(5),
+        )
+    )
+    x = normal(3, 8, seed=2, scale=1.0)
+    before = _run(model, x=x)
+    stripped, found = _strip(model)
+    assert _ops(model) == ["MatMul", "Add"]
+    assert [r.fault for r in stripped.repairs] == ["dynamic"]
+    (weight,) = found.values()
+    assert (weight.kind, weight.by.format, int(weight.by.zero_point)) == ("weight", "uint8", 117)
+    step = (x.max() - x.min()) / 255
+    largest = np.abs(_array(model, weight.tensor)).sum(0).max()
+    assert np.abs(_run(model, x=x) - before).max() <= step / 2 * largest * 1.01
+
+
+def test_k67_half_scales_beside_float_tensors_give_one_type() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 16, 4, 4] x) => (float[1, 16, 4, 4] y) {{
+              q = QuantizeLinear(x, s, z)
+              d = DequantizeLinear(q, s, z)
+              y = Conv <kernel_shape = [1, 1]> (d, w)
+            }}""",
+            s=np.asarray(0.0123, np.float16),
+            z=np.zeros((), np.int8),
+            w=normal(16, 16, 1, 1),
+        )
+    )
+    _, found = _strip(model)
+    assert found["activation", "x"].by.scale == np.float32(np.float16(0.0123))
+    assert {v.dtype for n in model.graph for v in (*n.inputs, *n.outputs) if v} == {
+        ir.DataType.FLOAT
+    }
+
+
+def test_never_negative_knows_the_operators() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] a, float[1, 8, 1, 1] b, float[1, 4, 4, 4] c)
+            <float zero = {{0.0}}> {{
+              r = Relu(x)
+              k = Clip(x, zero)
+              a = Add(r, k)
+              j = Concat <axis = 1> (r, a)
+              b = GlobalAveragePool(j)
+              c = Sub(r, k)
+            }}"""
+        )
+    )
+    values = {value.name: never_negative(value) for node in model.graph for value in node.outputs}
+    assert values == {"r": True, "k": True, "a": True, "j": True, "b": True, "c": False}
+    assert not never_negative(model.graph.inputs[0])
