@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def open_model(path: str | os.PathLike[str]) -> ir.Model:
     Raises:
         ModelError: The file cannot be read, a tensor is made by nobody, or nodes form a cycle.
     """
-    model = _load_quietly(path)
+    model = load(path)
     _check_sources(model.graph, Path(path).name)
     _sort(model, Path(path).name)
     lift_constants(model)
@@ -40,17 +39,6 @@ def open_model(path: str | os.PathLike[str]) -> ir.Model:
     if len(model.graph) <= MAX_INFERRED_NODES and not _is_typed(model.graph):
         infer_shapes(model)
     return model
-
-
-def _load_quietly(path: str | os.PathLike[str]) -> ir.Model:
-    """onnx_ir logs a warning for each tensor that nobody makes; the error below says it once."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        return load(path)
-    finally:
-        logger.setLevel(level)
 
 
 def _check_sources(graph: ir.Graph, file: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -112,6 +113,13 @@ def check_model(path: str | os.PathLike[str], options: CheckOptions | None = Non
     """
     options = options or CheckOptions()
     targets = [parse_target(text, options.gpu) for text in options.targets]
+    with _quiet_library():
+        return _check_model(path, targets, options)
+
+
+def _check_model(
+    path: str | os.PathLike[str], targets: Sequence[Target], options: CheckOptions
+) -> CheckResult:
     model = open_model(path)
     rules = chosen_rules(options.select, options.ignore)
     findings: list[Finding] = []
@@ -141,7 +149,8 @@ def check_engine(
     engine = read_engine(
         Path(layers_file), Path(profile_file) if profile_file is not None else None
     )
-    model = open_model(model_file) if model_file is not None else None
+    with _quiet_library():
+        model = open_model(model_file) if model_file is not None else None
     context = Context(
         file=Path(layers_file).name, model=model, engine=engine, batch=options.batch,
         format=_format_of(model) if model is not None else "", keep_float=options.keep_float,
@@ -150,6 +159,18 @@ def check_engine(
     row = TargetResult("", True, "", engine, None, False)
     coverage = coverage_of(model, options.batch) if model is not None else None
     return CheckResult(str(layers_file), tuple(findings), (row,), coverage, engine.notes)
+
+
+@contextlib.contextmanager
+def _quiet_library() -> Iterator[None]:
+    """onnx_ir logs tracebacks for graphs that its shape inference cannot take; findings say it once."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @dataclasses.dataclass
