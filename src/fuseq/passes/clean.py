@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from fuseq.errors import ModelError
-from fuseq.passes.matching import integers, is_op
+from fuseq.passes.matching import constant, integers, is_op
 
 FOLD_INPUT_ELEMENTS = 8192
 """Operands above this size are weights; folding over them would load and copy them."""
@@ -92,7 +92,14 @@ def clean_up(model: ir.Model) -> list[str]:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """Pads and shapes are filled by small ConstantOfShape, which the library never folds."""
+    """Say yes or no where the library's own rule does not fit, else None.
+
+    1. Pads and shapes are filled by small ConstantOfShape, which the library never folds.
+    2. It folds Transpose of a weight of any size; ``resolve_weights`` does that without reading it.
+    """
+    if is_op(node, "Transpose"):
+        weight = constant(node.inputs[0])
+        return False if weight is not None and weight.size > FOLD_INPUT_ELEMENTS else None
     if not is_op(node, "ConstantOfShape"):
         return None
     shape = integers(node.inputs[0])

@@ -94,8 +94,7 @@ def _lazily(
     def read() -> ir.TensorProtocol:
         array = tensor.numpy()
         moved = array.reshape(shape) if perm is None else np.transpose(array, perm)
-        dense = np.ascontiguousarray(moved).reshape(shape)
-        return ir.Tensor(dense, dtype=tensor.dtype, shape=ir.Shape(shape))
+        return ir.Tensor(moved, dtype=tensor.dtype, shape=ir.Shape(shape))  # a view, not a copy
 
     if isinstance(tensor, (ir.ExternalTensor, ir.LazyTensor)) and tensor.nbytes > LAZY_BYTES:
         return ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(shape), cache=False)
