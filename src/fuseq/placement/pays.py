@@ -14,6 +14,11 @@ MAX_ROUNDS = 4
 """Compiles spent on taking out losers; each round only removes, so it ends anyway."""
 
 
+MIN_GAIN = 0.02
+"""A region that saves less than this part of its float time stays float: rounding would be paid for
+what the cost model cannot tell from nothing (docs/cost-model.md)."""
+
+
 def keep_what_pays(
     plan: Plan, float_engine: Engine, compile_plan: Callable[[Plan], Trial]
 ) -> Trial | Plan:
@@ -98,7 +103,7 @@ def _losers(cells: list[Cell]) -> dict[str, str]:
             f"{cell.float_us:.1f} us in float{_company(cell)} (predicted)"
         )
         for cell in cells
-        if cell.gain_us <= 0
+        if cell.gain_us <= (MIN_GAIN * cell.float_us if len(cell.regions) == 1 else 0.0)
         for region in cell.regions
     }
 
