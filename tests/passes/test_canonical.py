@@ -301,3 +301,12 @@ def test_a_newer_opset_is_kept(opset: int) -> None:
     canonicalize(model)
     assert model.opset_imports[""] == opset
     assert node_named(model, model.graph[0].name or "").op_type == "Relu"
+
+
+def test_the_default_domain_may_be_spelled_out() -> None:
+    model = from_text(
+        """<ir_version: 8, opset_import: ["ai.onnx" : 13]>
+        net (float[4] x) => (float[4] y) { y = Relu(x) }"""
+    )
+    canonicalize(model)
+    assert dict(model.opset_imports) == {"": OPSET}

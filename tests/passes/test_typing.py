@@ -554,3 +554,21 @@ def test_buckets_of_distances_are_computed_in_fp32() -> None:
     table = np.arange(512, dtype=np.float16).reshape(64, 8) / 8
     got = run(model, at=np.array([[1007, 15]]), x=table)[0]
     np.testing.assert_array_equal(got[0, :, 0], [62.0, 0.0])
+
+
+def test_what_follows_an_unknown_operator_keeps_its_type_until_it_is_known() -> None:
+    model = from_text(
+        """<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        net (float[4] x) => (float[4] y) {
+          r = Relu(x)
+          z = own.Thing(r)
+          s = Sigmoid(z)
+          y = Cast <to = 1> (s)
+        }"""
+    )
+    (note,) = set_precision(model, "fp16")
+    assert note.text.startswith("ai.onnx.Cast, ai.onnx.Sigmoid, own.Thing: ONNX does not know")
+    assert [node.op_type for node in model.graph] == [
+        *("Cast", "Relu", "Cast", "Thing", "Sigmoid", "Cast")
+    ]
+    assert value_named(model, "y").dtype == FULL

@@ -26,6 +26,8 @@ def lift_constants(model: ir.Model) -> list[str]:
     weight that can change cannot be quantized, so they stop being inputs (with a note when the
     file is newer and the listing was a choice).
     """
+    if "ai.onnx" in model.opset_imports:  # another spelling of the default domain
+        model.opset_imports[""] = model.opset_imports.pop("ai.onnx")
     before = len(model.graph.inputs)
     _run(
         model,

@@ -55,12 +55,13 @@ def slots_of(node: ir.Node, opset: int) -> Slots:
     1. A slot whose schema type is one float type is fixed (scales of Resize).
     2. A slot with a type variable follows the compute type; ``allowed`` is what all variables share.
     3. Mean and inverse deviation of LayerNormalization have the type of ``stash_type``.
-    4. Unknown operators and those with subgraphs keep their types.
+    4. Unknown operators, those with subgraphs, and those that read a value of unknown type (from
+       an unknown operator) keep their types.
     """
     floats_in = tuple(i for i, value in enumerate(node.inputs) if is_float(value))
     floats_out = tuple(i for i, value in enumerate(node.outputs) if is_float(value))
     schema = None if holds_graphs(node) else _schema(node.op_type, node.domain, opset)
-    if schema is None:
+    if schema is None or any(value is not None and value.dtype is None for value in node.inputs):
         return Slots(floats_in, floats_out, as_is=True, allowed=frozenset())
     formal_in, formal_out = schema
     types_in = {i: _formal(formal_in, i) for i in floats_in}

@@ -15,6 +15,7 @@ from fuseq.passes.islands import Why, fp32_nodes
 from fuseq.passes.notes import Note
 from fuseq.passes.opset import BFLOAT16_OPSET, raise_to
 from fuseq.passes.retype import retype_node
+from fuseq.passes.subgraphs import holds_graphs
 
 PRECISIONS: Mapping[str, ir.DataType] = {
     "fp16": ir.DataType.FLOAT16,
@@ -70,7 +71,7 @@ def set_precision(
         model,
         [dtype if io_types == "convert" else before.get(value) for value in model.graph.outputs],
     )
-    return _notes(why, dtype)
+    return [*_notes(why, dtype), *_untouched(slots)]
 
 
 def _dtype_named(precision: str) -> ir.DataType:
@@ -123,6 +124,16 @@ def _wanted(
 
 def _nodes_of_subgraphs(model: ir.Model) -> list[ir.Node]:
     return [node for graph in model.graphs() if graph is not model.graph for node in graph]
+
+
+def _untouched(slots: Mapping[ir.Node, Slots]) -> list[Note]:
+    """One note about operators whose types are not known to ONNX."""
+    found = [node for node, here in slots.items() if here.as_is and not holds_graphs(node)]
+    if not found:
+        return []
+    kinds = sorted({f"{node.domain or 'ai.onnx'}.{node.op_type}" for node in found})
+    text = f"{', '.join(kinds)}: ONNX does not know the types, so these {len(found)} nodes keep theirs."
+    return [Note(text, tuple(node.name or node.op_type for node in found))]
 
 
 def _notes(why: Why, dtype: ir.DataType) -> list[Note]:
