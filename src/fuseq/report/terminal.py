@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fuseq.placement.plan import Plan
 from fuseq.targets.base import Engine, Kernel, TensorInfo
@@ -50,21 +51,30 @@ def kernel_table(engine: Engine, limit: int | None = None) -> Table:
     if limit is not None:
         kernels = sorted(kernels, key=lambda kernel: -(_time_us(kernel) or 0))[:limit]
     table = Table(title=f"kernels of {safe(engine.target)}", title_justify="left")
-    for heading in ("kernel", "type", "reads", "writes"):
-        table.add_column(heading, overflow="fold")
+    table.add_column("kernel")
+    table.add_column("type", no_wrap=True)
+    table.add_column("reads", overflow="fold")
+    table.add_column("writes", overflow="fold")
     measured = engine.measured_us is not None
-    table.add_column("measured us" if measured else "predicted us", justify="right")
-    table.add_column("ONNX nodes", overflow="fold")
+    table.add_column("measured us" if measured else "predicted us", justify="right", no_wrap=True)
+    table.add_column("ONNX nodes")
     for kernel in kernels:
         table.add_row(
-            safe(kernel.name, 48),
+            _one_line(kernel.name, 48),
             kernel.type.value,
             _tensors(kernel.inputs),
             _tensors(kernel.outputs),
             f"{_time_us(kernel) or 0.0:.1f}",
-            safe(", ".join(kernel.nodes), 120),
+            _one_line(", ".join(kernel.nodes), 120),
         )
     return table
+
+
+def _one_line(text: str, limit: int) -> Text:
+    """Cut where the terminal ends: a kernel is one line, whatever its name."""
+    cell = Text.from_markup(safe(text, limit), overflow="ellipsis")
+    cell.no_wrap = True
+    return cell
 
 
 def _time_us(kernel: Kernel) -> float | None:
