@@ -12,7 +12,7 @@ from fuseq.checks.reading import is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import is_dequantize, is_quantize
-from fuseq.targets.base import KernelType
+from fuseq.targets.base import Engine, KernelType
 
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Expand", "Identity",
@@ -20,6 +20,7 @@ _MOVES = frozenset(
 )  # fmt: skip
 _SCORE_STEPS = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Cast", "Identity"})
 _MAX_STEPS = 10
+_REMOVE = "remove the pairs inside the attention; its linear layers keep theirs"
 _ROLES = ("Q", "K", "softmax output", "V")
 
 
@@ -27,6 +28,7 @@ def _check(context: Context) -> Iterator[Finding]:
     """1. The target fuses attention in the format, and one to three of the four pairs are there.
 
     2. The target fuses attention in float only, and there are pairs: the fused kernel is lost.
+    3. All four are there, and the engine does not fuse it though the float engine does.
     """
     rules = context.rules
     if rules is None or rules.pairs_on_outputs:
@@ -36,14 +38,16 @@ def _check(context: Context) -> Iterator[Finding]:
         if operands is None:
             continue
         paired = [_has_pair(value) for value in operands]
-        if not any(paired) or (all(paired) and not rules.attention):
+        if not any(paired) or _is_fused(context.engine, softmax):
             continue
-        if _is_fused(context, softmax):
+        if all(paired) and not rules.attention and not _is_fused(context.float_engine, softmax):
             continue
         missing = [role for role, has in zip(_ROLES, paired, strict=True) if not has]
         if rules.attention:  # case 2
-            message = rules.attention
-            fix = "remove the pairs inside the attention; its linear layers keep theirs"
+            message, fix = rules.attention, _REMOVE
+        elif not missing:  # case 3
+            message = "its attention has all four pairs, but is no fused kernel as it is in float"
+            fix = _REMOVE
         else:  # case 1
             message = (
                 f"its attention has no pair on {', '.join(missing)}, so it is not one fused kernel "
@@ -64,9 +68,12 @@ def _check(context: Context) -> Iterator[Finding]:
         )
 
 
-def _is_fused(context: Context, softmax: ir.Node) -> bool:
-    """The engine runs it as one attention kernel all the same."""
-    return any(k.type is KernelType.ATTENTION for k in context.kernels_of(softmax))
+def _is_fused(engine: Engine | None, softmax: ir.Node) -> bool:
+    """The engine is there and runs it as one attention kernel."""
+    return engine is not None and any(
+        kernel.type is KernelType.ATTENTION and (softmax.name or "") in kernel.nodes
+        for kernel in engine.kernels
+    )
 
 
 def _operands(softmax: ir.Node) -> tuple[ir.Value, ...] | None:

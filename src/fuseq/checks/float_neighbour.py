@@ -9,7 +9,7 @@ import onnx_ir as ir
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.float_residual import conv_ends, joined
-from fuseq.checks.reading import dequantizer, is_float_tensor
+from fuseq.checks.reading import is_dequantized, is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.placement.patterns import copies_values
 
@@ -28,7 +28,7 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     ends = conv_ends(context)
     for node in context.graph:
-        floats = [v for v in node.inputs if is_float_tensor(v) and dequantizer(v) is None]
+        floats = [v for v in node.inputs if is_float_tensor(v) and not is_dequantized(v)]
         if not floats:
             continue
         if node.op_type == "Concat":  # case 1

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
-from fuseq.checks.reading import Layer, dequantizer, is_float_tensor
+from fuseq.checks.reading import Layer, is_dequantized, is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.placement.patterns import ACTIVATIONS, constant_of, epilogue
 
@@ -47,7 +47,7 @@ def _fused_and_other(
     branches: tuple[ir.Value, ir.Value], ends: dict[ir.Value, Layer]
 ) -> tuple[ir.Value, ir.Value] | None:
     """The branch that fuses, and the one that lacks a pair which costs no kernel (case 3)."""
-    if any(dequantizer(value) is not None for value in branches):
+    if any(is_dequantized(value) for value in branches):
         return None
     for conv, other in (branches, branches[::-1]):
         if conv in ends and (other in ends or _is_quantized_elsewhere(other)):

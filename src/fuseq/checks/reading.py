@@ -145,6 +145,18 @@ def dequantizer(value: ir.Value | None) -> ir.Node | None:
     return None if source is None or weight_source(source) is not None else producer
 
 
+def is_dequantized(value: ir.Value | None) -> bool:
+    """A DequantizeLinear makes it, directly or before operators that only move values."""
+    for _ in range(_MAX_STEPS):
+        if value is None or dequantizer(value) is not None:
+            return value is not None
+        producer = value.producer()
+        if producer is None or not copies_values(producer) or producer.op_type == "Concat":
+            return False
+        value = producer.inputs[0] if producer.inputs else None
+    return False
+
+
 def quantizer(dequantize: ir.Node) -> ir.Node | None:
     """The QuantizeLinear before a DequantizeLinear."""
     source = dequantize.inputs[0]
