@@ -16,7 +16,7 @@ import onnx_ir as ir
 from fuseq.checks.reading import layer_at
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 from fuseq.placement.patterns import attention_at, epilogue
-from fuseq.targets.base import Engine
+from fuseq.targets.base import Engine, Kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +36,11 @@ class Cells:
             groups.join(_related(node))
         sums: dict[str, list[float]] = {}
         for side, made in enumerate((float_engine, engine)):
+            users = _users(made)
             for kernel in made.kernels:
-                if kernel.nodes:
-                    pair = sums.setdefault(groups.root(kernel.nodes[0]), [0.0, 0.0])
-                    pair[side] += kernel.predicted_us or 0.0
+                owner = kernel.nodes[0] if kernel.nodes else users.get(kernel, "")
+                pair = sums.setdefault(groups.root(owner), [0.0, 0.0])
+                pair[side] += kernel.predicted_us or 0.0
         roots = {name: groups.root(name) for name in list(groups.parent)}
         return Cells(roots, {root: (pair[0], pair[1]) for root, pair in sums.items()})
 
@@ -51,6 +52,28 @@ class Cells:
     def times_of(self, name: str) -> tuple[float, float]:
         """Predicted time of the node's cell in float and quantized."""
         return self.times_us.get(self.root_of.get(name, name), (0.0, 0.0))
+
+
+def _users(engine: Engine) -> dict[Kernel, str]:
+    """For kernels of no node (a change of memory layout): a node that reads what they write.
+
+    In float such a copy stands where the Q of the quantized engine changes the layout on the way, so
+    it belongs to the same cell; at the end of the model it belongs to what wrote its input.
+    """
+    reads: dict[str, str] = {}
+    writes: dict[str, str] = {}
+    for kernel in engine.kernels:
+        if kernel.nodes:
+            reads.update((tensor.name, kernel.nodes[0]) for tensor in kernel.inputs)
+            writes.update((tensor.name, kernel.nodes[0]) for tensor in kernel.outputs)
+    found = {}
+    for kernel in reversed(engine.kernels):
+        if not kernel.nodes:
+            after = [reads[t.name] for t in kernel.outputs if t.name in reads]
+            before = [writes[t.name] for t in kernel.inputs if t.name in writes]
+            found[kernel] = next(iter((*after, *before)), "")
+            reads.update((tensor.name, found[kernel]) for tensor in kernel.inputs)
+    return found
 
 
 class _Groups:

@@ -7,7 +7,7 @@ import math
 
 import onnx_ir as ir
 
-from fuseq.checks.reading import Layer, layers_of
+from fuseq.checks.reading import Layer, is_integer_operator, layers_of
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 
 
@@ -23,11 +23,13 @@ class LayerCoverage:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """All layers with weights in graph order, and the number of Q/DQ nodes."""
+    """All float layers with weights in graph order, the number of Q/DQ nodes, and of integer operators
+    (QLinearConv ...), which stand outside of ``layers``."""
 
     layers: tuple[LayerCoverage, ...]
     quantize_nodes: int
     dequantize_nodes: int
+    integer_operators: int = 0
 
     @property
     def quantized(self) -> int:
@@ -53,6 +55,7 @@ def coverage_of(model: ir.Model, batch: int = 1) -> Coverage:
         ),
         quantize_nodes=sum(is_quantize(node) for node in nodes),
         dequantize_nodes=sum(is_dequantize(node) for node in nodes),
+        integer_operators=sum(is_integer_operator(node) for node in nodes),
     )
 
 

@@ -6,22 +6,16 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.reading import is_integer_operator
 from fuseq.checks.rule import Fixable, Rule
-
-_ONNX = frozenset(
-    {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
-)
-_MICROSOFT = "com.microsoft"
-_MICROSOFT_PREFIXES = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulInteger")
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    """ONNX's five, and ONNX Runtime's own (``com.microsoft``)."""
+    """QLinearConv and its like."""
     if not context.is_gpu:
         return
     for node in context.graph:
-        own = node.domain == _MICROSOFT and node.op_type.startswith(_MICROSOFT_PREFIXES)
-        if own or (node.domain == "" and node.op_type in _ONNX):
+        if is_integer_operator(node):
             yield RULE.finding(
                 context,
                 node,

@@ -19,7 +19,7 @@ from fuseq.checks.float_twin import float_twin
 from fuseq.checks.opening import open_model
 from fuseq.checks.reading import quantized_formats
 from fuseq.checks.rule import Rule
-from fuseq.errors import TargetError
+from fuseq.errors import OptionError, TargetError
 from fuseq.model import profile_for
 from fuseq.targets import parse_target
 from fuseq.targets.base import Engine, ShapeProfile, Target
@@ -202,6 +202,12 @@ def _context(
         return context, TargetResult(target.name, None, why, None, None, context.simulated)
     try:
         profile = profile_for(model, options.batch, options.shapes)
+    except OptionError as error:
+        if options.shapes:
+            raise  # a shape that the user gave does not fit; one that is missing only costs the engine
+        words = f"not compiled: {error}"
+        return context, TargetResult(target.name, None, words, None, None, context.simulated)
+    try:
         engine = target.compile(model, profile)
     except TargetError as error:
         context = dataclasses.replace(context, refusal=str(error))

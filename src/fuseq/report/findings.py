@@ -108,21 +108,23 @@ def refusal_lines(result: CheckResult) -> list[str]:
 
 def coverage_lines(coverage: Coverage) -> list[str]:
     """How many layers and multiply-adds are quantized, by operator, and which are not."""
+    integers = coverage.integer_operators
+    more = f"; {integers} operators compute on integers (QOperator format)" if integers else ""
     if not coverage.layers:
-        return ["coverage: the file has no layers with weights"]
+        return [f"coverage: the file has no float layers with weights{more}"]
     total = Counter(layer.op_type for layer in coverage.layers)
     done = Counter(layer.op_type for layer in coverage.layers if layer.quantized)
     parts = ", ".join(f"{done[op]} of {count} {op}" for op, count in total.most_common())
     lines = [
         f"coverage: {coverage.quantized} of {len(coverage.layers)} layers with weights are quantized "
         f"({100 * coverage.quantized_macs:.0f} % of the multiply-adds): {parts}; "
-        f"{coverage.quantize_nodes} Q and {coverage.dequantize_nodes} DQ nodes"
+        f"{coverage.quantize_nodes} Q and {coverage.dequantize_nodes} DQ nodes{more}"
     ]
     left = sorted((x for x in coverage.layers if not x.quantized), key=lambda x: -x.macs)
     if left and coverage.quantized:
         shown = ", ".join(safe(layer.node, 80) for layer in left[:_SHOWN_FLOAT_LAYERS])
-        more = f" and {len(left) - _SHOWN_FLOAT_LAYERS} more" if len(left) > 5 else ""
-        lines.append(f"float: {shown}{more}")
+        rest = len(left) - _SHOWN_FLOAT_LAYERS
+        lines.append(f"float: {shown}" + (f" and {rest} more" if rest > 0 else ""))
     return lines
 
 
@@ -150,6 +152,7 @@ def check_numbers(result: CheckResult) -> dict[str, Any]:
             "float_layers": [layer.node for layer in coverage.layers if not layer.quantized],
             "quantize_nodes": coverage.quantize_nodes,
             "dequantize_nodes": coverage.dequantize_nodes,
+            "integer_operators": coverage.integer_operators,
         }
         if coverage
         else None,
