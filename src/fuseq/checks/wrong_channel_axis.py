@@ -54,7 +54,7 @@ def _axis_at_layer(layer: Layer, dequantize: ir.Node, axis: int) -> int | None:
 RULE = Rule(
     code="FQ303",
     name="wrong-channel-axis",
-    severity="error",
+    severity="warning",
     summary="Weight scales lie along another axis than the output channels.",
     fixable=Fixable("unsafe", "the weight is rounded anew along the right axis"),
     check=_check,
