@@ -123,8 +123,8 @@ def test_weights_of_any_axis_fold(
         model, x=np.clip(np.rint(x / 0.05), -128, 127).astype(np.float32) * np.float32(0.05)
     )
     scales = _array(model, "ws")
-    stripped, found = _strip(model)
-    assert _ops(model) == [op.split()[0]]
+    _, found = _strip(model)
+    assert _ops(model) == [op.split(maxsplit=1)[0]]
     name = "w" if q_on_weight else "wi"
     by = found["weight", name].by
     assert by.axis == axis and by.scale.tobytes() == scales.tobytes()

@@ -9,6 +9,7 @@ What carries, and why (operators as in the ONNX operator reference):
 | Concat | its output | an input | its values are among the output's |
 | Mul by one constant number | its output | its input | divided by the number |
 | Relu, whose input has no other reader | its output | its input | what is cut off is 0 behind it |
+| MaxPool of a tensor without negatives, windows without gaps | its output | its input | the largest value is in a window |
 | MaxPool, Slice, Split, Gather, Resize (nearest), Pad with 0 | its input | its output | values of the input, or 0 |
 | Concat | all inputs | its output | their union |
 | Relu, Clip, LeakyRelu, Gelu, HardSwish | its input | its output | they only shrink magnitudes |
@@ -28,6 +29,7 @@ import onnx_ir as ir
 
 from fuseq.calibration.ranges import EMPTY, Range
 from fuseq.passes.matching import constant, float_attribute, is_op, scalar
+from fuseq.passes.non_negative import never_negative
 from fuseq.placement.patterns import residual_inputs
 
 Certainty = Literal["same", "bound", "estimate"]
@@ -129,13 +131,27 @@ def _from_readers(value: ir.Value, look: _Look) -> Carried | None:
             found = look(out)
         elif is_op(node, "Mul"):
             found = _divided(look(out), node, use.idx)
-        elif is_op(node, "Relu") and len(value.uses()) == 1 and not value.is_graph_output():
+        elif _only_relu_reads(value, node) or _keeps_maximum(value, node):
             found = look(out)
         else:
             continue
         if found is not None:
             return _via(found, node)
     return None
+
+
+def _only_relu_reads(value: ir.Value, node: ir.Node) -> bool:
+    return is_op(node, "Relu") and len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _keeps_maximum(value: ir.Value, node: ir.Node) -> bool:
+    """A MaxPool whose windows leave no gap; the last rows may be cut off where they do not fit."""
+    if not is_op(node, "MaxPool") or not never_negative(value):
+        return False
+    kernel = node.attributes["kernel_shape"].as_ints()
+    strides = node.attributes.get("strides")
+    steps = strides.as_ints() if strides is not None else [1] * len(kernel)
+    return all(step <= size for step, size in zip(steps, kernel, strict=True))
 
 
 def _from_producer(value: ir.Value, look: _Look) -> Carried | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from fuseq.calibration.carried_ranges import Carried
 from fuseq.calibration.scales import SMALLEST_SCALE, Scale
 from fuseq.calibration.tensor_scales import STORED_AS, activation_scales, constant_scales
-from fuseq.formats import format_named
+from fuseq.formats import Format, format_named
 from fuseq.passes.found_scales import FoundScale
 from fuseq.placement.plan import Plan, QuantizedTensor
 
@@ -70,8 +70,8 @@ def _kept(
         if len(own) > 1:
             return f"the weight had {len(own)} scales"
         by = own[0].by
-        if by.format != fmt.name and not (by.format == "uint8" and fmt.name == "int8"):
-            return f"it was stored as {by.format}"
+        if not _is_format(own[0], fmt, model):
+            return f"it was stored as {by.format}, the kernel wants {fmt.name}"
         if not own[0].is_centred:
             return "its zero point was not 0"
         if by.axis is not None and by.axis != axis:
@@ -87,6 +87,22 @@ def _kept(
         size = value.shape.numpy()[axis] if value.shape is not None else 1
         kept = np.full(size, kept, np.float32)
     return Scale(stored_scale(kept, precision), None, fmt.name, axis)
+
+
+def _is_format(found: FoundScale, fmt: Format, model: ir.Model) -> bool:
+    """Whether the stored integers are ones of ``fmt``: UINT8 around 128 is INT8, and INT8 is INT7
+    where none lies beyond its range."""
+    by = found.by
+    if by.format == fmt.name or (by.format, fmt.name) == ("uint8", "int8"):
+        return True
+    if by.stored != fmt.dtype or not fmt.symmetric or found.tensor not in model.graph.initializers:
+        return False
+    tensor = model.graph.initializers[found.tensor].const_value
+    if tensor is None:
+        return False
+    magnitudes = np.abs(np.moveaxis(tensor.numpy(), by.axis or 0, 0))
+    rows = magnitudes.reshape(by.scale.size, -1).max(1, initial=0.0)
+    return bool((np.rint(rows / by.scale.reshape(-1)) <= fmt.qmax).all())
 
 
 def stored_scale(scale: np.ndarray, precision: str) -> np.ndarray:

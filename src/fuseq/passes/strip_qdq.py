@@ -14,6 +14,7 @@ from fuseq.passes.dynamic_quantize import dynamic_to_float
 from fuseq.passes.fake_quantize import fake_quantize_to_pairs
 from fuseq.passes.fold_affine import fold_affine
 from fuseq.passes.found_scales import FoundScale, Mark, settle
+from fuseq.passes.matching import made_by
 from fuseq.passes.names import fix_names
 from fuseq.passes.no_ops import remove_no_ops
 from fuseq.passes.opset import raise_opset
@@ -85,6 +86,7 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     remove_float_casts(model)
     marks, mended = strip_activations(model)
     set_precision(model, "fp32")
+    _drop_idle_casts(model.graph)
     common.RemoveUnusedNodesPass()(model)
     if folds:
         for step in (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine):
@@ -94,6 +96,22 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     infer_shapes(model)
     found = (*repairs, *mended, *mended_weights)
     return Stripped((*marks, *weights), found, pairs, keep_fp32, tuple(notes))
+
+
+def _drop_idle_casts(graph: ir.Graph) -> None:
+    """A Cast that gives an output its type, and has nothing to do now, hands its name on."""
+    for number, value in enumerate(graph.outputs):
+        cast = made_by(value, "Cast")
+        source = cast.inputs[0] if cast is not None else None
+        if cast is None or source is None or source.dtype != value.dtype:
+            continue
+        if source.producer() is None or source.is_graph_output():
+            continue
+        name = value.name
+        graph.outputs[number] = source
+        value.replace_all_uses_with(source)
+        graph.remove(cast, safe=True)
+        source.name = name
 
 
 def _fp32_islands(model: ir.Model) -> frozenset[str]:
