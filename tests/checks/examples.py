@@ -119,7 +119,7 @@ def normalization(paired: bool) -> ir.Model:
 
 
 def attention(pairs: str) -> ir.Model:
-    """``softmax(q k) v`` with pairs on the tensors named in ``pairs`` (of q, k, p, v)."""
+    """``softmax(q k) v`` with pairs on the tensors named in ``pairs`` (of q, k, p, v, and y the result)."""
 
     def read(tensor: str) -> tuple[str, str]:
         if tensor in pairs:
@@ -137,7 +137,9 @@ def attention(pairs: str) -> ir.Model:
         s = MatMul({lines["q"][1]}, {lines["k"][1]})
         p = Softmax <axis = -1> (s)
         {lines["p"][0]}
-        y = MatMul({lines["p"][1]}, {lines["v"][1]})""",
+        {"o" if "y" in pairs else "y"} = MatMul({lines["p"][1]}, {lines["v"][1]})
+        {"z = Pair<0.1>(o)" if "y" in pairs else ""}
+        {"y = Relu(z)" if "y" in pairs else ""}""",
         dtype="fp8",
     )
 
