@@ -1,16 +1,19 @@
 """Looks inside cells of several regions, which gain together: some of their regions may still lose.
 
 1. Regions whose Q or DQ runs as a kernel of its own, by equal kernels.
-2. Classes of regions (24 equal blocks have few), from the one that gains least: the first, the first
-   two, and so on, where the cell as a whole gains little. A shared kernel's time is charged to its
-   regions in equal parts, which ranks classes; the compiler judges.
+2. Classes of regions (24 equal blocks have few) whose own kernels lose: the layer before an output,
+   whose bias and scale become a kernel.
+3. Where the cell gains little: the class that gains least, the two that do, and so on. A shared
+   kernel's time is charged to its regions in equal parts, which ranks classes.
+
+The compiler judges each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuseq.placement.cells import Cell, Trial, cells_of, owners_of
+from fuseq.placement.cells import Trial, cells_of, owners_of
 from fuseq.placement.plan import Plan
 from fuseq.targets.base import Engine, Kernel, KernelType
 
@@ -20,8 +23,11 @@ MAX_ALONE_TRIALS = 8
 MAX_CLASS_TRIALS = 4
 """Compiles spent on classes of one model."""
 
+MAX_LOSING_TRIALS = 2
+"""Compiles spent on classes whose own kernels lose."""
+
 THIN_GAIN = 0.1
-"""A cell that saves less than this part of its float time is looked into by classes."""
+"""Where a cell saves less than this part of its float time, its weak classes are tried too."""
 
 SAME_TIME = 0.01
 """Predicted times within this part count as equal, for the cost model errs by more (docs/cost-model.md);
@@ -42,17 +48,32 @@ def improve_crowded_cells(
         trial = _without(best, regions, reason, compile_plan)
         if trial is not None and trial.engine.predicted_us < best.engine.predicted_us:
             best = trial
-    thin = [cell for cell in crowded if cell.gain_us < THIN_GAIN * cell.float_us]
-    return _without_weak_classes(best, float_engine, thin, compile_plan)
+    best = _without_losing_classes(best, float_engine, names, compile_plan)
+    if any(cell.gain_us < THIN_GAIN * cell.float_us for cell in crowded):
+        best = _without_weak_classes(best, float_engine, names, compile_plan)
+    return best
+
+
+def _without_losing_classes(
+    best: Trial, float_engine: Engine, names: set[str], compile_plan: Callable[[Plan], Trial]
+) -> Trial:
+    classes = _classes(best, float_engine, names & _quantized(best.plan), shared=False)
+    for gain_us, regions in classes[:MAX_LOSING_TRIALS]:
+        if gain_us >= 0:
+            break
+        reason = "float: its own kernels are predicted slower when quantized"
+        trial = _without(best, regions, reason, compile_plan)
+        if trial is not None and trial.engine.predicted_us < best.engine.predicted_us:
+            best = trial
+    return best
 
 
 def _without_weak_classes(
-    best: Trial, float_engine: Engine, thin: list[Cell], compile_plan: Callable[[Plan], Trial]
+    best: Trial, float_engine: Engine, names: set[str], compile_plan: Callable[[Plan], Trial]
 ) -> Trial:
-    names = {name for cell in thin for name in cell.regions}
-    classes = _classes(best, float_engine, names & _quantized(best.plan))
+    classes = _classes(best, float_engine, names & _quantized(best.plan), shared=True)
     trials, dropped = [best], list[str]()
-    for regions in classes[: min(MAX_CLASS_TRIALS, len(classes) - 1)]:
+    for _, regions in classes[: min(MAX_CLASS_TRIALS, len(classes) - 1)]:
         dropped += regions
         reason = "float: without it the regions that share its kernels are predicted faster"
         trial = _without(best, dropped, reason, compile_plan)
@@ -91,8 +112,13 @@ def _served_alone(trial: Trial) -> list[list[str]]:
     return [groups[key] for key in sorted(groups, key=lambda key: -costs[key])]
 
 
-def _classes(trial: Trial, float_engine: Engine, names: set[str]) -> list[list[str]]:
-    """Regions of ``names`` by the shapes of their product, the class that gains least first."""
+def _classes(
+    trial: Trial, float_engine: Engine, names: set[str], *, shared: bool
+) -> list[tuple[float, list[str]]]:
+    """Regions of ``names`` by the shapes of their product, with what they gain; the least first.
+
+    Kernels of several regions are charged to them in equal parts, or with ``shared`` false to none.
+    """
     owners = owners_of(trial)
     gains = dict.fromkeys(names, 0.0)
     shapes: dict[str, tuple[object, ...]] = {}
@@ -100,13 +126,15 @@ def _classes(trial: Trial, float_engine: Engine, names: set[str]) -> list[list[s
         for kernel in engine.kernels:
             sharing = {name for node in kernel.nodes for name in owners.get(node, ())}
             for name in sharing & names:
-                gains[name] += sign * (kernel.predicted_us or 0.0) / len(sharing)
+                if shared or len(sharing) == 1:
+                    gains[name] += sign * (kernel.predicted_us or 0.0) / len(sharing)
                 if sign > 0 and kernel.type in _PRODUCTS and name in kernel.nodes:
                     shapes[name] = _shapes(kernel)
     classes: dict[tuple[object, ...], list[str]] = {}
     for name in sorted(names):
         classes.setdefault(shapes.get(name, (name,)), []).append(name)
-    return sorted(classes.values(), key=lambda regions: sum(gains[name] for name in regions))
+    found = [(sum(gains[name] for name in regions), regions) for regions in classes.values()]
+    return sorted(found, key=lambda pair: pair[0])
 
 
 def _shapes(kernel: Kernel) -> tuple[object, ...]:
