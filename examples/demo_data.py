@@ -63,14 +63,10 @@ def read_sentences() -> tuple[list[str], list[str]]:
     return calibration, judging
 
 
-def token_batches(texts: list[str], tokenizer: Any, size: int = 21) -> list[dict[str, np.ndarray]]:
-    """``size`` sentences a batch, padded to the longest: int64 [N, L] by input name."""
-    batches = []
-    for start in range(0, len(texts), size):
-        encoded = tokenizer(texts[start : start + size], padding=True, return_tensors="np")
-        names = ("input_ids", "attention_mask")
-        batches.append({name: encoded[name].astype(np.int64) for name in names})
-    return batches
+def tokens(texts: list[str], tokenizer: Any) -> dict[str, np.ndarray]:
+    """The texts as one batch, padded to the longest: int64 [N, L] by input name."""
+    encoded = tokenizer(texts, padding=True, return_tensors="np")
+    return {name: encoded[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
 
 
 def _random_crop(part: Image.Image, rng: np.random.Generator) -> Image.Image:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -39,9 +39,9 @@ class Steps:
             seconds = self.progress.tasks[task].elapsed or 0.0
             self.console.print(f"{what}: {seconds:.1f} s")
 
-    def counted(self, what: str, items: Iterable[Item]) -> Iterator[Item]:
+    def counted(self, what: str, items: Sequence[Item]) -> Iterator[Item]:
         """Pass ``items`` on, counting them in a step of their own."""
         with self.step(what) as report:
             for done, item in enumerate(items, start=1):
                 yield item
-                report("", done, None)
+                report("", done, len(items))

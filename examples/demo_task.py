@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,22 @@ class Task:
     Attributes:
         float_file: ONNX file as the exporter wrote it; quantized files lie beside it.
         calib: Anything that ``fuseq.quantize`` takes as calibration data.
-        judging: Other batches, by input name; they can be gone through again and again.
+        judging: Other batches, by input name.
         options: Batch size, shapes, image preset.
         steps: Where progress is shown.
     """
 
     float_file: Path
     calib: Any
-    judging: Iterable[dict[str, np.ndarray]]
+    judging: Sequence[dict[str, np.ndarray]]
     options: fuseq.QuantizeOptions
     steps: Steps
 
     def quantize(self, name: str, **choices: Any) -> tuple[Path, fuseq.Quantized]:
         """Quantize with ``choices`` (fields of ``fuseq.QuantizeOptions``); the file and the result."""
         options = dataclasses.replace(self.options, **choices)
-        device = options.target.partition(":")[2]
-        file = self.float_file.with_suffix(f".{device}.{name.lower().replace(' ', '-')}.onnx")
+        tags = (options.target.replace(":", "-"), name.lower().replace(" ", "-"))
+        file = self.float_file.with_suffix(f".{'.'.join(tags)}.onnx")
         with self.steps.step(f"{name} for {options.target}") as report:
             result = fuseq.quantize(
                 self.float_file, file, calib=self.calib, options=options, report=report

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 import fuseq
-from demo_data import read_sentences, token_batches
+from demo_data import read_sentences, tokens
 from demo_models import export_minilm, minilm_tokenizer
 from demo_steps import Steps
 from demo_table import Row
@@ -24,16 +26,13 @@ def text_rows(out: Path, steps: Steps) -> tuple[list[Row], list[str]]:
             export_minilm(float_file)
     calibration, judging = read_sentences()
     tokenizer = minilm_tokenizer()
+    calibration_file = out / "sentences.npz"
+    np.savez(calibration_file, allow_pickle=False, **tokens(calibration, tokenizer))
     options = fuseq.QuantizeOptions(
         format="fp8", target=TARGET, shapes={"input_ids": SHAPE, "attention_mask": SHAPE}
     )
-    task = Task(
-        float_file,
-        token_batches(calibration, tokenizer),
-        token_batches(judging, tokenizer),
-        options,
-        steps,
-    )
+    batches = [tokens(judging[i : i + 21], tokenizer) for i in range(0, len(judging), 21)]
+    task = Task(float_file, calibration_file, batches, options, steps)
     exact = task.outputs(float_file, "FP32", optimized=True)
     half_file, half = task.quantize("FP16", exclude=("*",))
     file, result = task.quantize("FP8")
