@@ -57,8 +57,10 @@ def cells_of(trial: Trial, float_engine: Engine) -> list[Cell]:
 
     charged: list[tuple[Kernel, str, bool]] = []
     for engine, is_float in ((float_engine, True), (trial.engine, False)):
+        readers = _nodes_of_readers(engine)
         for kernel in engine.kernels:
-            names = [name for node in kernel.nodes for name in owners.get(node, (node,))]
+            nodes = kernel.nodes or readers.get(kernel.name, ())
+            names = [name for node in nodes for name in owners.get(node, (node,))]
             for name in names[1:]:
                 parent[root(name)] = root(names[0])
             if names:
@@ -83,3 +85,16 @@ def owners_of(trial: Trial) -> dict[str, tuple[str, ...]]:
                 owners[node] = (*owners.get(node, ()), region.name)
     owners.update(trial.served)
     return owners
+
+
+def _nodes_of_readers(engine: Engine) -> dict[str, tuple[str, ...]]:
+    """For kernels without nodes (layout copies), by name: the nodes of the kernel that reads them.
+
+    In float such a copy can stand where the planned engine's Q changes the layout on its way.
+    """
+    reading = {tensor.name: kernel.nodes for kernel in engine.kernels for tensor in kernel.inputs}
+    return {
+        kernel.name: next((reading[t.name] for t in kernel.outputs if t.name in reading), ())
+        for kernel in engine.kernels
+        if not kernel.nodes
+    }
