@@ -51,7 +51,11 @@ def compiled(
     known = {spec.name for spec in input_specs(model)}
     shapes = sample_shapes(data) if data else {}
     chosen = {name: (batch, *shape) for name, shape in shapes.items() if name in known}
-    engine = parse_target(target).compile(model, profile_for(model, batch, chosen))
+    profile = profile_for(model, batch, chosen)
+    fixed = {shape[0] for shape in profile.optimum.values()} - {batch}
+    if fixed:
+        return {"error": f"the file has a fixed batch of {min(fixed)}, not {batch}"}
+    engine = parse_target(target).compile(model, profile)
     return {
         "engine_mb": round(engine.engine_bytes / 1e6, 2),
         "kernels": len(engine.kernels),

@@ -47,8 +47,20 @@ def outputs(file: Path, arrays: dict[str, np.ndarray], batch: int, optimized: bo
     return np.concatenate(parts)
 
 
+def nearest(rows: np.ndarray) -> np.ndarray:
+    """Index of the nearest other row by cosine, int64 [N], for embeddings [N, C]."""
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+    alike = unit @ unit.T
+    np.fill_diagonal(alike, -np.inf)
+    return np.asarray(alike.argmax(1))
+
+
 def compare(exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    """Mean and least cosine over rows of [N, C], share of rows with the same arg-max, SNR in dB."""
+    """Compare rows of [N, C]: cosine, agreement, signal to noise in dB.
+
+    ``top1_agreement`` is the share of rows with the same arg-max (classes), ``nearest_agreement``
+    the share whose nearest other row is the same (embeddings); each means something for its kind.
+    """
     dots = (exact * other).sum(1)
     cosine = dots / np.maximum(np.linalg.norm(exact, axis=1) * np.linalg.norm(other, axis=1), 1e-30)
     noise = float(((exact - other) ** 2).sum())
@@ -57,6 +69,7 @@ def compare(exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
         "cosine": round(float(cosine.mean()), 6),
         "cosine_min": round(float(cosine.min()), 6),
         "top1_agreement": round(float((exact.argmax(1) == other.argmax(1)).mean()), 4),
+        "nearest_agreement": round(float((nearest(exact) == nearest(other)).mean()), 4),
         "sqnr_db": round(10 * float(np.log10((exact**2).sum() / max(noise, 1e-30))), 2),
     }
 
