@@ -472,7 +472,8 @@ def test_k17_k19_pools_concat_and_silu_add_share_scales() -> None:
             w2=np.random.default_rng(1).integers(-127, 128, (16, 48, 1, 1)).astype(np.int8),
         )
     )
-    on_cpu = _scales_at(fix(model, options=CPU).model)
+    batches = [{"x": normal(1, 16, 8, 8, seed=3, scale=0.3)}]
+    on_cpu = _scales_at(fix(model, options=CPU, calib=batches).model)
     shared = ("n_p1[0]", "n_p2[0]", "n_k[0]", "n_k[1]", "n_k[2]", "n_y[0]")
     assert {on_cpu[reader] for reader in shared} == {np.float32(0.02)}
     result = fix(model, options=RTX)

@@ -102,6 +102,7 @@ def fix(
         result = fix_in_place(loaded, stripped, options, before, report)
     else:
         result = _plan_anew(loaded, stripped, options, calib, before, report)
+        result = _or_own_placement(result, untouched, options, report)
     notes = tuple(dict.fromkeys((*refused, *changed_format, *stripped.notes, *result.notes)))
     result = dataclasses.replace(result, notes=notes)
     if output is not None:
@@ -170,9 +171,8 @@ def _plan_anew(
     job = dataclasses.replace(open_job(model, options), keep_fp32=stripped.keep_fp32)
     complete = _with_own_scales(everything(job), found)
     files = FileScales(as_stripped.graph, job.model.graph, in_file, found)
-    sources = _sources(job, complete, files, calib, report)
+    complete, sources, missing = _without_unknown(job, complete, files, calib, report)
     job = dataclasses.replace(job, magnitudes=sources.magnitudes)
-    complete, missing = _without_unknown(complete, sources.carried)
     weights = kept_weight_scales(complete, job.model, found, job.precision)
 
     def scales_for(candidate: Plan) -> dict[str, Scale]:
@@ -193,7 +193,7 @@ def _plan_anew(
         before,
         planned.float_engine,
         engine,
-        (*notes, *sources.notes, *planned.notes, *typing_notes, *_slower(before, engine)),
+        (*notes, *sources.notes, *planned.notes, *typing_notes),
     )
 
 
@@ -262,39 +262,56 @@ def _with_own_scales(plan: Plan, found: Sequence[FoundScale]) -> Plan:
     )
 
 
-def _without_unknown(plan: Plan, carried: Mapping[str, Carried]) -> tuple[Plan, dict[str, str]]:
-    """Leave out what nobody has a scale for.
+def _without_unknown(
+    job: Job, complete: Plan, files: FileScales, calib: object | None, report: Report
+) -> tuple[Plan, _Sources, dict[str, str]]:
+    """Leave out what nobody has a scale for; returns the plan, its ranges, and why by tensor.
 
-    A tensor that its region's own operator reads takes the region with it; a pair that the region
-    only asked for besides (the other branch of a residual, a pool) goes alone, or with the other
-    pairs of the same operator, because it needs all of its inputs quantized.
+    1. A tensor that its region's own operator reads takes the region with it; where kernels need
+       integers on both sides, the plan is then made again around the region.
+    2. A pair that a region only asked for besides (the other branch of a residual, a pool) goes with
+       the other pairs of the same operator, because that needs all of its inputs quantized.
     """
-    why = "the file has no scale for it and none carries to it; --calib would find one"
+    sources = _sources(job, complete, files, calib, report)
     missing: dict[str, str] = {}
+    float_because: dict[str, str] = {}
+    replans = job.target.rules(job.options.format).pairs_on_outputs
+    for _ in range(_MOST_PLANS):
+        unknown = [entry for entry in complete.tensors if _is_unknown(entry, sources.carried)]
+        if not unknown:
+            break
+        missing.update({entry.tensor: _NO_SCALE for entry in unknown})
+        if not replans:
+            return _without_entries(complete, unknown), sources, missing
+        float_because.update({e.region: f"{e.tensor} has no scale: {_NO_SCALE}" for e in unknown})
+        complete = _with_own_scales(everything(job, float_because), files.now)
+        sources = _sources(job, complete, files, calib, report)
+    left = {e.region: _NO_SCALE for e in complete.tensors if _is_unknown(e, sources.carried)}
+    return complete.without(left, left), sources, missing
+
+
+_NO_SCALE = "the file has no scale for it and none carries to it; --calib would find one"
+_MOST_PLANS = 4
+
+
+def _without_entries(plan: Plan, unknown: Sequence[QuantizedTensor]) -> Plan:
+    """Cases 1 and 2, in a plan whose regions stand alone."""
+    patterns = {region.name: region.pattern for region in plan.regions}
     regions: dict[str, str] = {}
     operators: set[tuple[str, str]] = set()
-    patterns = {region.name: region.pattern for region in plan.regions}
-    for entry in plan.tensors:
-        if not _is_unknown(entry, carried):
-            continue
-        missing[entry.tensor] = why
+    for entry in unknown:
         readers = {use.node for use in entry.uses}
         if entry.region in readers or patterns.get(entry.region) == "attention":
-            regions[entry.region] = f"float: {entry.tensor} has no scale: {why}"
+            regions[entry.region] = f"float: {entry.tensor} has no scale: {_NO_SCALE}"
         operators.update((entry.region, reader) for reader in readers)
     kept = plan.without(regions, regions)
-    return (
-        dataclasses.replace(
-            kept,
-            tensors=tuple(
-                entry
-                for entry in kept.tensors
-                if entry.kind != "activation"
-                or not any((entry.region, use.node) in operators for use in entry.uses)
-            ),
-        ),
-        missing,
+    tensors = tuple(
+        entry
+        for entry in kept.tensors
+        if entry.kind != "activation"
+        or not any((entry.region, use.node) in operators for use in entry.uses)
     )
+    return dataclasses.replace(kept, tensors=tensors)
 
 
 def _is_unknown(entry: QuantizedTensor, carried: Mapping[str, Carried]) -> bool:
@@ -309,20 +326,37 @@ def _finish(
     engine: Engine | None
     if planned.trial is not None:
         model, engine = planned.trial.model, planned.trial.engine
+        notes = planned.trial.notes
     else:
         model = job.model.clone()
         insert_qdq(model, planned.plan, scales)
         notes = set_types(job, model)
-        engine = job.target.compile(model, job.profile) if job.judges else None
+        if planned.plan.tensors and job.judges:
+            engine = job.target.compile(model, job.profile)
+        else:
+            engine = planned.float_engine
     condense_metadata(model)
     model.producer_name = "fuseq"
     return model, engine, notes
 
 
-def _slower(before: Engine | None, after: Engine | None) -> tuple[str, ...]:
-    if before is None or after is None or after.predicted_us <= before.predicted_us * 1.001:
-        return ()
-    return (
-        f"predicted {after.predicted_us:.1f} us against {before.predicted_us:.1f} us of the file "
-        "as it is: its own placement is the faster one here; --keep-placement keeps it.",
+def _or_own_placement(
+    result: Fixed, untouched: ir.Model, options: QuantizeOptions, report: Report
+) -> Fixed:
+    """Keep the file's placement, made legal, where its engine is predicted faster than the new one."""
+    from fuseq.fixing_in_place import fix_in_place  # noqa: PLC0415 (imports this)
+
+    before, engine = result.before, result.engine
+    if options.policy == "full" or before is None or engine is None:
+        return result
+    if before.predicted_us >= engine.predicted_us:
+        return result
+    model = untouched.clone()
+    own = fix_in_place(model, strip_qdq(model, folds=False), options, before, report)
+    if own.engine is None or own.engine.predicted_us >= engine.predicted_us:
+        return result
+    note = (
+        f"the file's own placement is kept: predicted {own.engine.predicted_us:.1f} us against "
+        f"{engine.predicted_us:.1f} us planned anew."
     )
+    return dataclasses.replace(own, notes=(*own.notes, note))

@@ -20,6 +20,7 @@ from fuseq.model import profile_for
 from fuseq.options import QuantizeOptions
 from fuseq.passes.found_scales import FoundScale
 from fuseq.passes.strip_qdq import Stripped
+from fuseq.placement.pays import prediction_of
 from fuseq.placement.plan import Plan, QuantizedTensor
 from fuseq.placement.plan_of_file import plan_of_file
 from fuseq.planning import Job, Report, compile_float, compile_quantized, typed_copy
@@ -65,6 +66,8 @@ def fix_in_place(
     quantized.producer_name = "fuseq"
     ways = Ways({}, frozenset(), changed, {})
     changes = changes_of(found, stripped.repairs, plan, scales, ways)
+    if float_engine is not None and engine is not None:
+        plan = dataclasses.replace(plan, prediction=prediction_of(float_engine, engine))
     return Fixed(
         quantized, plan, Scales(scales), _with_reasons(changes, by_group, plan), before,
         float_engine, engine, (),

@@ -319,6 +319,26 @@ def test_integers_that_are_pooled_and_reshaped_move_as_floats() -> None:
     np.testing.assert_array_equal(_run(model, x=x), expected)
 
 
+def test_a_stored_embedding_becomes_a_float_table() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (int64[3] ids) => (float[3, 4] y)
+            <float s = {{0.1}}, uint8 z = {{100}}> {{
+              q = Gather(table_quantized, ids)
+              d = DequantizeLinear(q, s, z)
+              y = Add(d, d)
+            }}""",
+            table_quantized=np.arange(40, dtype=np.uint8).reshape(10, 4) + 90,
+        )
+    )
+    ids = np.asarray([1, 9, 4], np.int64)
+    before = _run(model, ids=ids)
+    _strip(model)
+    assert _ops(model) == ["Gather", "Add"] and set(model.graph.initializers) == {"table"}
+    np.testing.assert_array_equal(_run(model, ids=ids), before)
+
+
 def test_quantized_inputs_and_outputs_of_the_model_stay() -> None:
     model = named(
         from_text(

@@ -53,8 +53,9 @@ _SHRINKS: Mapping[str, float] = {"Gelu": -0.17, "HardSwish": -0.375, "Relu": 0.0
 x = -0.7518, HardSwish -3/8 at x = -1.5)."""
 _CARRYING = _SAME_VALUES | _PICKS | set(_SHRINKS) | {"Clip", "LeakyRelu", "Pad", "Resize"}
 _LARGEST_CONSTANT = 1 << 22
-_MOST_VISITED = 200
-"""Values that one walk visits: what is farther away says little."""
+_LONGEST_WAY = 40
+_MOST_VISITED = 400
+"""Steps of one way, and values of one walk: what is farther away says little."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +99,21 @@ class _Search:
 
     known: Mapping[str, Carried]
     visited: dict[ir.Value, Carried | None] = dataclasses.field(default_factory=dict)
+    depth: int = 0
 
     def look(self, value: ir.Value) -> Carried | None:
         """The range of ``value``; None also while the walk is on its way through it."""
         own = self.known.get(value.name or "")
         if own is not None:
             return own
-        if value in self.visited or len(self.visited) > _MOST_VISITED:
-            return self.visited.get(value)
+        if value in self.visited:
+            return self.visited[value]
+        if self.depth > _LONGEST_WAY or len(self.visited) > _MOST_VISITED:
+            return None
         self.visited[value] = None
+        self.depth += 1
         found = _best([_from_readers(value, self.look), _from_producer(value, self.look)])
+        self.depth -= 1
         self.visited[value] = found
         return found
 

@@ -11,7 +11,13 @@ from fuseq.passes.found_scales import Mark
 from fuseq.passes.matching import constant, is_op
 from fuseq.passes.names import fresh, value_names
 from fuseq.passes.non_negative import never_negative
-from fuseq.passes.quantizers import Quantizer, is_dequantize, is_quantize, read_quantizer
+from fuseq.passes.quantizers import (
+    Quantizer,
+    dequantized_values,
+    is_dequantize,
+    is_quantize,
+    read_quantizer,
+)
 from fuseq.passes.repairs import Repair
 from fuseq.passes.splice import new_constant
 
@@ -46,6 +52,7 @@ def strip_activations(model: ir.Model) -> tuple[list[Mark], list[Repair]]:
        to the stored range is put in its place.
     4. A scale that is 0, negative, NaN or infinite, or computed at run time: see the repairs.
     5. A model's input or output of integers keeps its DQ or Q: it is what callers see.
+    6. A stored table whose rows are gathered before DQ (an embedding) becomes a float table.
     """
     state = Activations(model.graph, value_names(model))
     for node in list(model.graph):
@@ -105,7 +112,7 @@ def _float_source(
         return state.floats[value]
     node = value.producer()
     if node is None:
-        return "nobody in the file quantizes what it reads"
+        return _table(state, value, by)
     if is_quantize(node):
         names.append(node.name or "")
         return _read_by(node, by)
@@ -116,6 +123,17 @@ def _float_source(
     if by.axis is not None:
         return f"{node.op_type} {node.name!r} moves a tensor with a scale a channel"
     return _moved(state, node, value, by, names)
+
+
+def _table(state: Activations, value: ir.Value, by: Quantizer) -> ir.Value | str:
+    """Case 6."""
+    tensor = constant(value)
+    if tensor is None:
+        return "nobody in the file quantizes what it reads"
+    name = (value.name or "table").removesuffix("_quantized")
+    array = dequantized_values(tensor.numpy(), by)
+    state.floats[value] = new_constant(state.graph, name, array, state.taken)
+    return state.floats[value]
 
 
 def _read_by(quantize: ir.Node, by: Quantizer) -> ir.Value | str:
