@@ -28,6 +28,7 @@ from fuseq.passes.condense_metadata import condense_metadata
 from fuseq.passes.found_scales import FoundScale
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.strip_qdq import Stripped, strip_qdq
+from fuseq.placement.known_branches import prefer_known_branches
 from fuseq.placement.plan import Plan, QuantizedTensor
 from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
 from fuseq.quantizing import check_output
@@ -169,7 +170,7 @@ def _plan_anew(
     notes = canonicalize(model)
     found = stripped.scales(model)
     job = dataclasses.replace(open_job(model, options), keep_fp32=stripped.keep_fp32)
-    complete = _with_own_scales(everything(job), found)
+    complete = _with_own_scales(everything(job), job, found)
     files = FileScales(as_stripped.graph, job.model.graph, in_file, found)
     complete, sources, missing = _without_unknown(job, complete, files, calib, report)
     job = dataclasses.replace(job, magnitudes=sources.magnitudes)
@@ -250,9 +251,10 @@ def _measure(job: Job, formats: Mapping[str, Format], calib: object, report: Rep
     )
 
 
-def _with_own_scales(plan: Plan, found: Sequence[FoundScale]) -> Plan:
-    """A tensor with a scale in the file keeps it, even where the operator's range is known."""
+def _with_own_scales(plan: Plan, job: Job, found: Sequence[FoundScale]) -> Plan:
+    """Prefer tensors that have a scale in the file, and that scale to what an operator's range says."""
     own = {scale.tensor for scale in found if scale.kind == "activation"}
+    plan = prefer_known_branches(plan, job.model.graph, own)
     return dataclasses.replace(
         plan,
         tensors=tuple(
@@ -284,7 +286,7 @@ def _without_unknown(
         if not replans:
             return _without_entries(complete, unknown), sources, missing
         float_because.update({e.region: f"{e.tensor} has no scale: {_NO_SCALE}" for e in unknown})
-        complete = _with_own_scales(everything(job, float_because), files.now)
+        complete = _with_own_scales(everything(job, float_because), job, files.now)
         sources = _sources(job, complete, files, calib, report)
     left = {e.region: _NO_SCALE for e in complete.tensors if _is_unknown(e, sources.carried)}
     return complete.without(left, left), sources, missing
