@@ -396,7 +396,43 @@ def test_k15_two_convolutions_of_one_tensor_share_the_larger_scale() -> None:
     assert change.reason == "the largest of the 2 scales that the file has for it"
 
 
-def test_k13_k49_a_transposed_convolution_is_left_float_on_rtx() -> None:
+def test_k13_the_transposed_branch_of_a_concat_is_float_and_the_others_are_not() -> None:
+    text = f"""{HEAD}
+    g (float[1, 16, 4, 4] x, float[1, 16, 8, 8] z) => (float[1, 16, 8, 8] y)
+    <float s = {{0.03125}}, int8 i = {{0}}> {{
+      et = DequantizeLinear <axis = 1> (wt, t)
+      a = ConvTranspose <kernel_shape = [2, 2], strides = [2, 2]> (x, et)
+      qz = QuantizeLinear(z, s, i)
+      dz = DequantizeLinear(qz, s, i)
+      e1 = DequantizeLinear(w1, s)
+      b = Conv <kernel_shape = [1, 1]> (dz, e1)
+      e2 = DequantizeLinear(w2, s)
+      c = Conv <kernel_shape = [1, 1]> (dz, e2)
+      k = Concat <axis = 1> (a, b, c)
+      q = QuantizeLinear(k, s, i)
+      d = DequantizeLinear(q, s, i)
+      e3 = DequantizeLinear(w3, s)
+      y = Conv <kernel_shape = [1, 1]> (d, e3)
+    }}"""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "wt": (16, 16, 2, 2),
+        "w1": (16, 16, 1, 1),
+        "w2": (16, 16, 1, 1),
+        "w3": (16, 48, 1, 1),
+    }
+    weights = {n: rng.integers(-127, 128, shape).astype(np.int8) for n, shape in shapes.items()}
+    model = named(from_text(text, t=np.full(16, 0.01, np.float32), **weights))
+    result = fix(model, options=RTX)
+    assert _scales_at(result.model) == dict.fromkeys(("n_b[0]", "n_c[0]", "n_y[0]"), 0.03125)
+    (region,) = [r for r in result.plan.regions if r.name == "n_a"]
+    assert not region.quantized and "runs ConvTranspose in FP16" in region.reason
+    (weight,) = [c for c in result.changes if c.action == "removed"]
+    assert weight.tensor == "wt" and weight.reason == region.reason
+    assert result.engine is not None
+
+
+def test_k49_a_transposed_convolution_is_left_float_on_rtx() -> None:
     model = named(
         from_text(
             f"""{HEAD}
