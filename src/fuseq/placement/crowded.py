@@ -23,6 +23,9 @@ MAX_ALONE_TRIALS = 8
 MAX_CLASS_TRIALS = 4
 """Compiles spent on classes of one model."""
 
+LARGE_CELL = 8
+"""Regions from which on a cell is looked into by classes; in smaller ones case 1 is enough."""
+
 MAX_LOSING_TRIALS = 2
 """Compiles spent on classes whose own kernels lose."""
 
@@ -48,8 +51,10 @@ def improve_crowded_cells(
         trial = _without(best, regions, reason, compile_plan)
         if trial is not None and trial.engine.predicted_us < best.engine.predicted_us:
             best = trial
+    large = [cell for cell in crowded if len(cell.regions) >= LARGE_CELL]
+    names = {name for cell in large for name in cell.regions}
     best = _without_losing_classes(best, float_engine, names, compile_plan)
-    if any(cell.gain_us < THIN_GAIN * cell.float_us for cell in crowded):
+    if any(cell.gain_us < THIN_GAIN * cell.float_us for cell in large):
         best = _without_weak_classes(best, float_engine, names, compile_plan)
     return best
 
