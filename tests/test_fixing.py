@@ -583,6 +583,9 @@ def test_keep_placement_mends_only_what_is_illegal() -> None:
     )
     x = normal(1, 16, 8, 8, scale=1.0)
     before = _run(model, x=x)
+    first = fix(model, options=RTX, keep_placement=True).model
+    second = fix(first, options=RTX, keep_placement=True)
+    assert signature(second.model) == signature(first) and set(_actions(second)) == {"kept"}
     result = fix(model, options=dataclasses.replace(RTX, precision="fp32"), keep_placement=True)
     ops = [node.op_type for node in result.model.graph]
     assert ops.count("QuantizeLinear") == 3 and ops.count("DequantizeLinear") == 4

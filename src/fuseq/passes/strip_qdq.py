@@ -86,7 +86,7 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     remove_float_casts(model)
     marks, mended = strip_activations(model)
     set_precision(model, "fp32")
-    _drop_idle_casts(model.graph)
+    marks = _at_outputs(marks, _drop_idle_casts(model.graph))
     common.RemoveUnusedNodesPass()(model)
     if folds:
         for step in (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine):
@@ -98,8 +98,13 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     return Stripped((*marks, *weights), found, pairs, keep_fp32, tuple(notes))
 
 
-def _drop_idle_casts(graph: ir.Graph) -> None:
-    """A Cast that gives an output its type, and has nothing to do now, hands its name on."""
+def _drop_idle_casts(graph: ir.Graph) -> dict[ir.Node, int]:
+    """A Cast that gives an output its type, and has nothing to do now, hands its name on.
+
+    Returns:
+        The number of the output by removed Cast.
+    """
+    removed: dict[ir.Node, int] = {}
     for number, value in enumerate(graph.outputs):
         cast = made_by(value, "Cast")
         source = cast.inputs[0] if cast is not None else None
@@ -112,6 +117,20 @@ def _drop_idle_casts(graph: ir.Graph) -> None:
         value.replace_all_uses_with(source)
         graph.remove(cast, safe=True)
         source.name = name
+        removed[cast] = number
+    return removed
+
+
+def _at_outputs(marks: list[Mark], removed: dict[ir.Node, int]) -> list[Mark]:
+    """A scale whose reader was such a Cast is one of the model's output."""
+    return [
+        dataclasses.replace(
+            mark,
+            readers=tuple(use for use in mark.readers if use[0] not in removed),
+            outputs=(*mark.outputs, *(removed[n] for n, _ in mark.readers if n in removed)),
+        )
+        for mark in marks
+    ]
 
 
 def _fp32_islands(model: ir.Model) -> frozenset[str]:
