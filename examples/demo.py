@@ -28,6 +28,10 @@ def main() -> int:
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
+    missing = fuseq.parse_target(demo_text.TARGET).missing()
+    if missing is not None:
+        console.print(f"error: {missing}", markup=False)
+        return 2
     steps = Steps(console)
     started = time.monotonic()
     try:

@@ -49,7 +49,8 @@ class Task:
     def outputs(self, file: Path, what: str, *, optimized: bool) -> np.ndarray:
         """What the model answers to the data that judges it: [N, ...], by ONNX Runtime on this CPU.
 
-        A file made for a GPU is computed as it is written: each Q and DQ node, products in float.
+        A quantized file made for a GPU is not optimized for the CPU: it is computed as it is
+        written, each Q and DQ node, products in float.
         """
         batches = self.steps.counted(f"judge {what}", self.judging)
         return run_all(file, batches, optimized=optimized)
