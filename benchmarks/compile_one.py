@@ -62,7 +62,7 @@ def compiled(
         "alone": len(engine.alone),
         "activation_mb": round(engine.activation_bytes / 1e6, 2),
         "weights_mb": round(engine.weights_bytes / 1e6, 2),
-        "predicted_us": round(engine.predicted_us, 1),
+        "predicted_us": round(engine.predicted_us, 1) or None,
         "compile_s": round(engine.compile_seconds, 2),
     }
 

@@ -95,7 +95,11 @@ def fuseq_rows() -> list[Row]:
     return [
         *(fuseq_onnx(m, f, batch=b) for b in (8, 64) for f in ("int8", "fp8") for m in models),
         *(fuseq_onnx(m, "int8", sm80) for m in models),
-        *(fuseq_onnx(lite0, "int8", cpu, method=m) for m in ("max", "percentile", "entropy")),
+        fuseq_onnx(lite0, "int8", cpu),
+        *(
+            fuseq_onnx(lite0, "int8", cpu, policy="full", method=m)
+            for m in ("max", "percentile", "entropy")
+        ),
         *(fuseq_onnx(lite0, "int8", policy="full", method=m) for m in ("max", "entropy")),
         fuseq_onnx("resnet50", "int8", policy="full"),
         fuseq_onnx("minilm", "fp8", policy="full"),

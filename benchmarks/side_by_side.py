@@ -4,7 +4,7 @@
 
 OUT is the folder that quantize_all.py filled: OUT/<tool>/<model>-<format>[-variant].onnx with a .json
 beside each. A tool that failed keeps its row, with its own words. The first row of each table is the
-float model typed FP16. Runs in fuseq's environment (fuseq[rtx], onnxruntime). Writes side_by_side.json
+float model, typed FP16 for a GPU. Runs in fuseq's environment (fuseq[rtx], onnxruntime). Writes side_by_side.json
 in OUT; a compile whose file did not change since is not repeated.
 """
 
@@ -107,10 +107,11 @@ def table(model: str, number_format: str, target: str, batch: int, options: Any)
     cache: Cache = options.cache
     data = options.data / DATA_OF.get(model, "calib.npz")
     baseline = options.zoo / f"{model}.onnx"
-    files = [(baseline, {"tool": "FP16, no Q/DQ"}, True)]
+    gpu = not target.startswith("onnxruntime")
+    files = [(baseline, {"tool": f"{'FP16' if gpu else 'FP32'}, no Q/DQ"}, gpu)]
     for result in sorted(options.out.glob(f"*/{model}-{number_format}*.json")):
         row = quantization(result)
-        if row.get("target", target) == target and wanted_batch(row, batch):
+        if wanted_target(row, target) and wanted_batch(row, batch):
             files.append((result.with_suffix(".onnx"), row, False))
     rows = []
     for file, said, fp16 in files:
@@ -122,7 +123,7 @@ def table(model: str, number_format: str, target: str, batch: int, options: Any)
                 print(f"compiling {file} for {target}, batch {batch}", file=sys.stderr)
                 made = cache.put(key, file, compile_row(file, target, batch, data, fp16))
             row |= {k: v for k, v in made.items() if k != "mtime"}
-            if model in REAL_WEIGHTS and not fp16 and options.fidelity:
+            if model in REAL_WEIGHTS and file != baseline and options.fidelity:
                 key = f"{file}|fidelity"
                 made = cache.get(key, file)
                 if made is None:
@@ -130,6 +131,11 @@ def table(model: str, number_format: str, target: str, batch: int, options: Any)
                 row |= {k: v for k, v in made.items() if k != "mtime"}
         rows.append(row)
     return rows
+
+
+def wanted_target(row: Row, target: str) -> bool:
+    """fuseq decides per target, so its row stands in the tables of its own compiler and device."""
+    return bool(row.get("target", target) == target)
 
 
 def wanted_batch(row: Row, batch: int) -> bool:
