@@ -49,7 +49,10 @@ CPU_TOOLS = ("ort-static", "nncf-onnx", "fuseq")
 
 
 class Cache:
-    """Results of earlier runs, by what was asked and the age of the file; saved after each new one."""
+    """Results of earlier runs, by what was asked and the age of the file; saved after each new one.
+
+    A crash is not kept: the next run tries again.
+    """
 
     def __init__(self, file: Path, fresh: bool) -> None:
         self.file = file
@@ -61,9 +64,12 @@ class Cache:
         return row if row and row.get("mtime") == model.stat().st_mtime else None
 
     def put(self, key: str, model: Path, row: Row) -> Row:
-        self.rows[key] = {**row, "mtime": model.stat().st_mtime}
+        stamped = {**row, "mtime": model.stat().st_mtime}
+        if row.get("crashed"):
+            return stamped
+        self.rows[key] = stamped
         self.file.write_text(json.dumps(self.rows, indent=1))
-        return self.rows[key]
+        return stamped
 
 
 def compile_row(file: Path, target: str, batch: int, data: Path, fp16: bool) -> Row:
@@ -73,7 +79,8 @@ def compile_row(file: Path, target: str, batch: int, data: Path, fp16: bool) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"error": f"ended with code {done.returncode}: {last[:300]}"}
+        error = f"ended with code {done.returncode}: {last[:300]}"
+        return {"error": error, "crashed": True}
     row: Row = json.loads(done.stdout.splitlines()[-1])
     return row
 
