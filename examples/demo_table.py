@@ -23,14 +23,14 @@ class Row:
         name: FP32, FP16, INT8 ...
         file_bytes: The ONNX file.
         engine: What the target's compiler made of it.
-        close: Closeness to the float model's outputs; None where it was not measured.
+        close: Closeness to the float model's outputs.
         cpu_ms: Measured on this machine's CPU, for one batch; None for other devices.
     """
 
     name: str
     file_bytes: int
     engine: Engine
-    close: Closeness | None
+    close: Closeness
     cpu_ms: float | None = None
 
 
@@ -69,7 +69,5 @@ def _cells(row: Row, agreement: str, measured: bool) -> list[str]:
     ]
     if measured:
         cells.append("" if row.cpu_ms is None else f"{row.cpu_ms:.1f}")
-    if row.close is None:
-        return cells
     share: float = getattr(row.close, agreement)
     return [*cells, f"{row.close.cosine_mean:.4f}", f"{share:.1%}"]

@@ -62,7 +62,6 @@ def _what_pays(result: fuseq.Quantized, rows: list[Row]) -> str:
 
 
 def _agreement(row: Row, count: int) -> str:
-    assert row.close is not None
     same = round(row.close.nearest * count)
     return (
         f"Asked which of {count - 1} other sentences is nearest, the FP8 encoder answers as the "
