@@ -28,6 +28,7 @@ from fuseq.passes.condense_metadata import condense_metadata
 from fuseq.passes.found_scales import FoundScale
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.strip_qdq import Stripped, strip_qdq
+from fuseq.passes.well_formed import check_well_formed
 from fuseq.placement.known_branches import prefer_known_branches
 from fuseq.placement.plan import Plan, QuantizedTensor
 from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
@@ -90,7 +91,9 @@ def fix(
     """
     options = options or QuantizeOptions()
     check_output(model, output)
-    loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
+    loaded = model if isinstance(model, ir.Model) else load(model)
+    check_well_formed(loaded, "the model" if isinstance(model, ir.Model) else str(model))
+    loaded = loaded.clone()
     before, refused = _compile_before(loaded, options, report)
     untouched = loaded.clone()
     stripped = strip_qdq(loaded, folds=not keep_placement)

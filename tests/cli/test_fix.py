@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from fuseq.calibration.scales import Scales
 from fuseq.cli.main import run
@@ -115,6 +116,30 @@ def test_a_file_that_is_not_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text("hello")
     assert run(["fix", str(file), "-o", str(tmp_path / "out.onnx"), *TARGET]) == 2
     assert "not a readable ONNX file" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "d = Relu(nowhere) y = Relu(d)",
+            "reads 'nowhere', which no node, input or initializer makes",
+        ),
+        ("d = Add(x, e) e = Relu(d) y = Relu(x)", "nodes wait for each other ('n_d', 'n_e')"),
+    ],
+)
+def test_a_graph_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, words: str
+) -> None:
+    head = '<ir_version: 10, opset_import: ["" : 21]> g (float[1, 8] x) => (float[1, 8] y)'
+    proto = parser.parse_model(f"{head} {{ {body} }}")
+    for node in proto.graph.node:
+        node.name = f"n_{node.output[0]}"
+    file = tmp_path / "broken.onnx"
+    file.write_bytes(proto.SerializeToString())
+    assert run(["fix", str(file), "-o", str(tmp_path / "out.onnx"), *TARGET]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_a_float_model_has_nothing_to_fix(

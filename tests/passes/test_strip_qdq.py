@@ -160,6 +160,23 @@ def test_k39_a_transpose_behind_the_weight_folds_and_the_axis_follows() -> None:
     np.testing.assert_array_equal(_run(model, x=x), before)
 
 
+def test_k73_a_scale_a_channel_below_opset_13_is_one_of_the_output_channels() -> None:
+    head = HEAD.replace("21", "11", 1)
+    text = f"""{head}
+    g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] y) {{
+      q = QuantizeLinear(w, s, z)
+      d = DequantizeLinear(q, s, z)
+      y = Conv <kernel_shape = [1, 1]> (x, d)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    arrays = {"w": normal(4, 4, 1, 1), "s": np.full(4, 0.01, np.float32), "z": np.zeros(4, np.int8)}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in arrays.items())
+    model = named(ir.from_proto(proto))
+    _, found = _strip(model)
+    assert found["weight", "w"].by.axis == 0
+    assert model.opset_imports[""] == 21
+
+
 def test_k61_a_chain_of_layouts_behind_stored_integers_folds() -> None:
     model = named(
         from_text(

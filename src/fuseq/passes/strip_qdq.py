@@ -14,7 +14,7 @@ from fuseq.passes.dynamic_quantize import dynamic_to_float
 from fuseq.passes.fake_quantize import fake_quantize_to_pairs
 from fuseq.passes.fold_affine import fold_affine
 from fuseq.passes.found_scales import FoundScale, Mark, settle
-from fuseq.passes.matching import made_by
+from fuseq.passes.matching import constant, made_by
 from fuseq.passes.names import fix_names
 from fuseq.passes.no_ops import remove_no_ops
 from fuseq.passes.opset import raise_opset
@@ -27,6 +27,8 @@ from fuseq.passes.strip_activations import strip_activations
 from fuseq.passes.strip_weights import strip_weights
 from fuseq.passes.typing import set_precision
 from fuseq.passes.weight_chains import resolve_weights
+
+_FIRST_OPSET_WITH_AXIS = 13
 
 _SPELLINGS: tuple[Callable[[ir.Model], list[Repair]], ...] = (
     standard_qdq,
@@ -77,7 +79,12 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     Raises:
         ModelError: The graph cannot be brought to the needed opset or simplified.
     """
-    notes = [*lift_constants(model), *raise_opset(model), *lift_constants_again(model)]
+    notes = lift_constants(model)
+    old_axes = _axes_below_13(model)
+    notes += [*raise_opset(model), *lift_constants_again(model)]
+    for node in model.graph:
+        if node.name in old_axes:
+            node.attributes["axis"] = ir.AttrInt64("axis", old_axes[node.name])
     fix_names(model)
     repairs = [repair for spelling in _SPELLINGS for repair in spelling(model)]
     infer_shapes(model)
@@ -96,6 +103,29 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     infer_shapes(model)
     found = (*repairs, *mended, *mended_weights)
     return Stripped((*marks, *weights), found, pairs, keep_fp32, tuple(notes))
+
+
+def _axes_below_13(model: ir.Model) -> dict[str, int]:
+    """Channel axis by name of Q/DQ node, for scales a channel in a file whose opset has no axis.
+
+    Tools wrote such files for the output channels of a weight: axis 0 of Conv, 1 of the others.
+    """
+    version = model.opset_imports.get("")
+    found: dict[str, int] = {}
+    if version is None or version >= _FIRST_OPSET_WITH_AXIS:
+        return found
+    fix_names(model)
+    for node in model.graph:
+        tensor = constant(node.inputs[1]) if is_dequantize(node) else None
+        if tensor is None or tensor.size == 1 or "axis" in node.attributes:
+            continue
+        readers = {use.node.op_type for use in node.outputs[0].uses()}
+        axis = 0 if readers == {"Conv"} else 1
+        maker = made_by(node.inputs[0], "QuantizeLinear")
+        for each in (node, maker):
+            if each is not None:
+                found[each.name or ""] = axis
+    return found
 
 
 def _drop_idle_casts(graph: ir.Graph) -> dict[ir.Node, int]:
