@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from fuseq.calibration.scales import Scale
 from fuseq.calibration.tensor_scales import constant_scales
 from fuseq.errors import TargetError
-from fuseq.fixing import Fixed, fix
+from fuseq.fixing import Fixed, _or_own_placement, fix
 from fuseq.model import load, save
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.typing import set_precision
 from fuseq.placement.planner import plan_everything
+from fuseq.planning import silent
 from fuseq.targets import parse_target
 from tests.graphs import attention_net, conv_net, from_text, named, normal
 from tests.same_graph import signature
@@ -255,6 +256,77 @@ def test_fp8_becomes_int8_with_the_same_magnitudes_where_the_gpu_lacks_fp8() -> 
     assert result.engine is not None
 
 
+def test_a_half_scale_below_the_normal_values_keeps_its_bits() -> None:
+    tiny = np.float16(2e-5)
+    model = _naive(scale_type=np.float16)
+    model.graph.initializers["s1"].const_value = ir.tensor(np.asarray(tiny))
+    result = fix(model, options=TRT)
+    assert _scales_at(result.model)["n_c2[0]"] == float(tiny)
+
+
+def test_scales_follow_the_factor_of_attention_that_the_canonical_form_moves() -> None:
+    """Exporters write sqrt(scale) on Q and on K; the canonical form has all of it on Q."""
+    text = f"""{HEAD}
+    g (float[1, 4, 128, 64] q, float[1, 4, 64, 128] k, float[1, 4, 128, 64] v) => (float[1, 4, 128, 64] y)
+    <float root = {{0.25}}, float s = {{0.03125}}, float u = {{0.0078125}}> {{
+      qs = Mul(q, root)
+      q1 = QuantizeLinear <output_dtype = 17> (qs, s)
+      q2 = DequantizeLinear(q1, s)
+      ks = Mul(k, root)
+      k1 = QuantizeLinear <output_dtype = 17> (ks, s)
+      k2 = DequantizeLinear(k1, s)
+      a = MatMul(q2, k2)
+      p = Softmax(a)
+      p1 = QuantizeLinear <output_dtype = 17> (p, u)
+      p2 = DequantizeLinear(p1, u)
+      v1 = QuantizeLinear <output_dtype = 17> (v, s)
+      v2 = DequantizeLinear(v1, s)
+      y = MatMul(p2, v2)
+    }}"""
+    model = named(from_text(text))
+    result = fix(model, options=RTX)
+    ranges = _scales_at(result.model)
+    by_operand = {
+        "q": 0.03125 * 0.25,  # q * 1/4 became q * 1/16
+        "k": 0.03125 / 0.25,  # k * 1/4 became k
+        "p": 0.0078125,
+        "v": 0.03125,
+    }
+    assert ranges == {
+        "n_a[0]": by_operand["q"], "n_a[1]": by_operand["k"],
+        "n_y[0]": by_operand["p"], "n_y[1]": by_operand["v"],
+    }  # fmt: skip
+    moved = [c for c in result.changes if "a constant factor that moved" in c.reason]
+    assert len(moved) == 2
+
+
+def test_what_a_tool_kept_in_fp32_stays_fp32() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float16[1, 16, 8, 8] x) => (float16[1, 16, 8, 8] y)
+            <int8 z = {{0}}> {{
+              q = QuantizeLinear(x, s, z)
+              d = DequantizeLinear(q, s, z)
+              c = Conv <kernel_shape = [1, 1]> (d, w)
+              r = Relu(c)
+              f = Cast <to = 1> (r)
+              e = Exp(f)
+              h = Cast <to = 10> (e)
+              y = Conv <kernel_shape = [1, 1]> (h, w)
+            }}""",
+            w=normal(16, 16, 1, 1).astype(np.float16),
+            s=np.asarray(0.02, np.float16),
+        )
+    )
+    result = fix(model, options=TRT)
+    (exp,) = [node for node in result.model.graph if node.op_type == "Exp"]
+    assert exp.outputs[0].dtype == ir.DataType.FLOAT
+    assert {n.outputs[0].dtype for n in result.model.graph if n.op_type == "Conv"} == {
+        ir.DataType.FLOAT16
+    }
+
+
 # What has no scale.
 
 
@@ -320,6 +392,21 @@ def test_pays_never_loses_to_the_float_engine() -> None:
     result = fix(model, options=dataclasses.replace(RTX, policy="pays"))
     assert result.engine is not None and result.float_engine is not None
     assert result.engine.predicted_us <= result.float_engine.predicted_us
+
+
+def test_the_files_own_placement_is_kept_where_its_engine_is_faster() -> None:
+    options = dataclasses.replace(TRT, policy="pays", precision="fp32")
+    result = fix(_naive(), options=options)
+    assert result.engine is not None and result.before is not None
+    slow = dataclasses.replace(result.engine, kernels=result.engine.kernels * 4)
+    kept = _or_own_placement(
+        dataclasses.replace(result, engine=slow),
+        _naive(),
+        dataclasses.replace(options, format="int8"),
+        silent,
+    )
+    assert _actions(kept) == {"kept": ["r0", "r1", "p", "w1", "w2", "w3"]}
+    assert "the file's own placement is kept" in kept.notes[-1]
 
 
 # Cases.

@@ -352,7 +352,8 @@ def _or_own_placement(
     from fuseq.fixing_in_place import fix_in_place  # noqa: PLC0415 (imports this)
 
     before, engine = result.before, result.engine
-    if options.policy == "full" or before is None or engine is None:
+    user_decided = options.policy == "full" or options.exclude or options.include
+    if user_decided or before is None or engine is None:
         return result
     if before.predicted_us >= engine.predicted_us:
         return result

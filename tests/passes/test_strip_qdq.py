@@ -160,6 +160,27 @@ def test_k39_a_transpose_behind_the_weight_folds_and_the_axis_follows() -> None:
     np.testing.assert_array_equal(_run(model, x=x), before)
 
 
+def test_the_channel_axis_is_found_again_behind_a_reshape() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 5, 5] x) => (float[1, 3, 6, 6] y)
+            <int64[4] to = {{4, 3, 2, 2}}> {{
+              d = DequantizeLinear <axis = 1> (w, ws)
+              r = Reshape(d, to)
+              y = ConvTranspose <kernel_shape = [2, 2]> (x, r)
+            }}""",
+            w=np.random.default_rng(0).integers(-127, 128, (4, 3, 4)).astype(np.int8),
+            ws=np.asarray([0.001, 0.002, 0.003], np.float32),
+        )
+    )
+    x = normal(1, 4, 5, 5)
+    before = _run(model, x=x)
+    _, found = _strip(model)
+    assert _ops(model) == ["ConvTranspose"] and found["weight", "w"].by.axis == 1
+    np.testing.assert_array_equal(_run(model, x=x), before)
+
+
 def test_k73_a_scale_a_channel_below_opset_13_is_one_of_the_output_channels() -> None:
     head = HEAD.replace("21", "11", 1)
     text = f"""{head}
@@ -513,6 +534,28 @@ def test_k63_written_out_quantizers_become_pairs(
     by = found["activation", "x"].by
     assert (by.format, by.scale, by.zero_point) == (stored, np.float32(0.1), zero)
     assert _ops(model) == ["Conv"]
+
+
+def test_k63_the_zero_point_may_be_added_before_rounding() -> None:
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 4, 3, 3] x) => (float[1, 4, 3, 3] y)
+            <float s = {{0.1}}, float z = {{7.0}}, float low = {{-128.0}}, float high = {{127.0}}> {{
+              m = Div(x, s)
+              a = Add(m, z)
+              k = Clip(a, low, high)
+              r = Round(k)
+              b = Sub(r, z)
+              y = Mul(b, s)
+            }}"""
+        )
+    )
+    x = normal(1, 4, 3, 3, seed=1, scale=4.0)
+    before = _run(model, x=x)
+    assert [repair.fault for repair in fake_quantize_to_pairs(model)] == ["decomposed"]
+    assert _array(model, "x_zero_point") == 7
+    np.testing.assert_allclose(_run(model, x=x), before, atol=1e-6)
 
 
 def test_k63_a_written_out_weight_quantizer_with_a_scale_a_channel() -> None:
