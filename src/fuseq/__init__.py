@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuseq.compiling import compile_model
     from fuseq.errors import FuseqError
+    from fuseq.fixing import Fixed, fix
     from fuseq.model import load, save
     from fuseq.options import QuantizeOptions
     from fuseq.placement.plan import Plan
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Fixed",
     "FuseqError",
     "Plan",
     "QuantizeOptions",
     "Quantized",
     "compile_model",
+    "fix",
     "load",
     "parse_target",
     "plan",
@@ -31,11 +34,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Fixed": "fuseq.fixing",
     "FuseqError": "fuseq.errors",
     "Plan": "fuseq.placement.plan",
     "QuantizeOptions": "fuseq.options",
     "Quantized": "fuseq.quantizing",
     "compile_model": "fuseq.compiling",
+    "fix": "fuseq.fixing",
     "load": "fuseq.model",
     "parse_target": "fuseq.targets",
     "plan": "fuseq.planning",

@@ -43,31 +43,14 @@ def plan_of_file(
     Returns:
         The plan, and the file's scale by scale group.
     """
-    takes_zero_points = not rules.activation.symmetric
-    nodes = {node.name or "": node for node in model.graph}
     tensors: list[QuantizedTensor] = []
     by_group: dict[str, FoundScale] = {}
     for scale in found:
         if not scale.uses or (scale.kind == "bias" and not rules.int32_bias):  # case 3
             continue
-        fmt = _format(scale, rules, takes_zero_points)
-        group = _fresh_group(scale.tensor, by_group)
-        by_group[group] = scale
-        axis = scale.by.axis
-        if scale.kind == "activation" and not takes_zero_points:  # case 2
-            axis = None
-        tensors.append(
-            QuantizedTensor(
-                scale.tensor,
-                scale.kind,
-                fmt,
-                axis,
-                group,
-                scale.uses,
-                _region(scale.uses),
-                _REASON,
-            )
-        )
+        entry = _entry(scale, rules, _fresh_group(scale.tensor, by_group))
+        by_group[entry.group] = scale
+        tensors.append(entry)
     plan = Plan(
         target=target,
         format=user_format,
@@ -75,9 +58,24 @@ def plan_of_file(
         policy="full",
         fingerprint=fingerprint(model),
         tensors=tuple(tensors),
-        regions=_regions(tensors, nodes),
+        regions=_regions(model, tensors),
     )
     return plan, by_group
+
+
+def _entry(scale: FoundScale, rules: FusionRules, group: str) -> QuantizedTensor:
+    takes_zero_points = not rules.activation.symmetric
+    is_one = scale.kind == "activation" and not takes_zero_points  # case 2
+    return QuantizedTensor(
+        tensor=scale.tensor,
+        kind=scale.kind,
+        format=_format(scale, rules, takes_zero_points),
+        axis=None if is_one else scale.by.axis,
+        group=group,
+        uses=scale.uses,
+        region=_region(scale.uses),
+        reason=_REASON,
+    )
 
 
 def _format(scale: FoundScale, rules: FusionRules, takes_zero_points: bool) -> str:
@@ -104,7 +102,8 @@ def _region(uses: Sequence[Use]) -> str:
     return uses[0].node or f"(output {uses[0].index})"
 
 
-def _regions(tensors: Sequence[QuantizedTensor], nodes: dict[str, ir.Node]) -> tuple[Region, ...]:
+def _regions(model: ir.Model, tensors: Sequence[QuantizedTensor]) -> tuple[Region, ...]:
+    nodes = {node.name or "": node for node in model.graph}
     found: dict[str, Region] = {}
     for entry in tensors:
         node = nodes.get(entry.region)
