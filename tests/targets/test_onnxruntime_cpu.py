@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import onnx.reference
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from fuseq.errors import OptionError, TargetError
@@ -30,6 +31,11 @@ from fuseq.targets.onnxruntime_rules import (
 PROFILE = ShapeProfile({"x": (2, 8, 6, 6)})
 X86_PLAIN = Cpu("x86_64", frozenset({"avx2", "fma"}))
 CPU = OnnxRuntimeCpu(threads=1, profiled_runs=1, cpu=X86_PLAIN)
+
+refuses_what_it_cannot_fuse = pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
+    reason="ONNX Runtime 1.23, the last for Python 3.10, fuses these and computes them wrong or not",
+)
 
 
 def _pair(name: str, scale: str = "s", zero: str = "z") -> str:
@@ -348,6 +354,7 @@ def test_a_float_reader_keeps_the_convolution_float() -> None:
     assert "QLinearConv" in _types(_model(body + "e = Elu(c_d)\ny = Add(e, c_d)\n"))
 
 
+@refuses_what_it_cannot_fuse
 def test_a_bias_of_another_scale_keeps_the_convolution_float() -> None:
     weights = WEIGHTS.replace("(b, bs)", "(b, bs6)")
     body = _pair("x") + weights + f"c = {CONV} (x_d, wq, bq)\n" + _pair("c") + "y = Elu(c_d)\n"
@@ -355,6 +362,7 @@ def test_a_bias_of_another_scale_keeps_the_convolution_float() -> None:
     assert "QLinearConv" in _types(_model(body.replace("(b, bs6)", "(b, bs)")))
 
 
+@refuses_what_it_cannot_fuse
 @pytest.mark.parametrize(("inputs", "fused"), [("gw, gs, gz", True), ("gw, gs", False)])
 def test_gemm_writes_float_but_needs_the_weights_zero_point(inputs: str, fused: bool) -> None:
     body = (
