@@ -5,14 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint env demo-env clean
+.PHONY: demo test lint docs env demo-env clean
 
 # Two real networks become INT8 and FP8 engines; files go to demo-out/.
 demo: demo-env
 	$(BIN)/python examples/demo.py --out demo-out
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: env
 	$(BIN)/ruff check .
@@ -20,6 +20,10 @@ lint: env
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
 	  echo $(BIN)/mypy && $(BIN)/mypy; \
 	else echo 'mypy: not on Python 3.10, whose last NumPy has no complete types'; fi
+
+# The documentation site, into site/.
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 env: $(VENV)/.test
 
@@ -32,7 +36,7 @@ $(VENV)/.pip:
 	touch $@
 
 $(VENV)/.test: $(VENV)/.pip pyproject.toml constraints.txt
-	$(PIP) --constraint constraints.txt --group dev --editable '.[rtx,images]'
+	$(PIP) --constraint constraints.txt --group dev --editable '.[rtx,images,report,torch]'
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.pip pyproject.toml constraints.txt
@@ -41,4 +45,4 @@ $(VENV)/.demo: $(VENV)/.pip pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-out bench-out
+	rm -rf $(VENV) demo-out bench-out site

@@ -26,7 +26,11 @@ BYTES = {"fp8": 1, "fp16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """A transformer encoder and what benchmarks/clip_layers.py measured on an H200, milliseconds."""
+    """A transformer encoder and what was measured on an H200, milliseconds.
+
+    ``fp16_ms`` and ``fp8_ms`` are its layers by benchmarks/clip_layers.py; ``whole_fp16_ms`` (the best
+    torch.compile) and ``whole_fused_ms`` (fuseq FP8) the whole encoder by benchmarks/clip_cuda.py.
+    """
 
     name: str
     layers: int
@@ -35,11 +39,13 @@ class Encoder:
     heads: int
     fp16_ms: float
     fp8_ms: float
+    whole_fp16_ms: float
+    whole_fused_ms: float
     batch: int = 128
 
 
-IMAGE = Encoder("image", 24, 257, 1024, 16, 44.58, 30.61)
-TEXT = Encoder("text", 12, 77, 768, 12, 4.09, 3.07)
+IMAGE = Encoder("image", 24, 257, 1024, 16, 44.58, 30.61, 46.09, 25.96)
+TEXT = Encoder("text", 12, 77, 768, 12, 4.09, 3.07, 4.86, 2.61)
 
 
 def tensor(name: str, shape: tuple[int, ...], dtype: str) -> TensorInfo:
@@ -114,6 +120,48 @@ def block(encoder: Encoder, index: int, dtype: str) -> list[Kernel]:
     ]
 
 
+def fused_block(encoder: Encoder, index: int) -> list[Kernel]:
+    """Kernels of one layer on target torch:cuda: the epilogues hold what is left between GEMMs."""
+    rows, width = encoder.batch * encoder.tokens, encoder.width
+    heads = (encoder.batch * encoder.heads, encoder.tokens, width // encoder.heads)
+
+    def flat(name: str, n: int = width, of: str = "fp8") -> TensorInfo:
+        return tensor(f"{name}{index}", (rows, n), of)
+
+    def part(name: str) -> TensorInfo:
+        return tensor(f"{name}{index}", heads, "fp8")
+
+    def fused(a: TensorInfo, out: TensorInfo, residual: TensorInfo | None = None) -> Kernel:
+        plain = gemm(a, out.name, out.shape[1])
+        inputs = (a,) if residual is None else (a, residual)
+        return dataclasses.replace(plain, inputs=inputs, outputs=(out,))
+
+    before = tensor(f"residual{index - 1}", (rows, width), "fp16")
+    middle, after = flat("middle", of="fp16"), flat("residual", of="fp16")
+    return [
+        pointwise("norm", (before,), (flat("normed"),)),
+        fused(flat("normed"), flat("qkv", 3 * width)),
+        dataclasses.replace(
+            attention(part("q"), part("k"), part("v"), part("context")), compute_dtype="fp16"
+        ),
+        fused(part_as_rows(part("context"), rows, width), middle, before),
+        pointwise("norm", (middle,), (flat("normed2"),)),
+        fused(flat("normed2"), flat("activated", 4 * width)),
+        fused(flat("activated", 4 * width), after, middle),
+    ]
+
+
+def part_as_rows(context: TensorInfo, rows: int, width: int) -> TensorInfo:
+    return dataclasses.replace(context, shape=(rows, width))
+
+
+def fused_ms(encoder: Encoder) -> float:
+    """Predicted time of all layers on target torch:cuda, FP8."""
+    kernels = [k for index in range(encoder.layers) for k in fused_block(encoder, index)]
+    gpu = gpu_for(90, "H200")
+    return sum(kernel.predicted_us or 0.0 for kernel in with_predictions(kernels, gpu)) / 1e3
+
+
 def predicted_ms(encoder: Encoder, dtype: str) -> float:
     """Predicted time of all layers on an H200; embedding and head, under 2 %, are left out."""
     kernels = [kernel for index in range(encoder.layers) for kernel in block(encoder, index, dtype)]
@@ -154,6 +202,15 @@ def main() -> int:
         print(
             f"| {encoder.name} | {fp16:.2f} / {encoder.fp16_ms} | {fp8:.2f} / {encoder.fp8_ms} "
             f"| {fp16 / fp8:.2f} / {encoder.fp16_ms / encoder.fp8_ms:.2f} |"
+        )
+    print("\n| target torch:cuda | FP8 predicted / measured ms | ratio to FP16 |")
+    print("| --- | --- | --- |")
+    for encoder in (IMAGE, TEXT):
+        fp16, fused = predicted_ms(encoder, "fp16"), fused_ms(encoder)
+        measured = encoder.whole_fp16_ms / encoder.whole_fused_ms
+        print(
+            f"| {encoder.name} | {fused:.2f} / {encoder.whole_fused_ms} "
+            f"| {fp16 / fused:.2f} / {measured:.2f} |"
         )
     if options.ceilings:
         print("\n| kernels | count | predicted / measured: median | smallest | largest |")

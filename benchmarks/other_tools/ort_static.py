@@ -5,6 +5,7 @@
 default: what the function does when nothing is said (int8 activations and weights, per tensor).
 best: uint8 activations, per-channel int8 weights of reduced range, which a CPU without VNNI wants.
 tensorrt: what its documentation advises for TensorRT (int8, symmetric both, bias left in float).
+s8s8: int8 activations, int8 weights a channel. u8u8: uint8 both. qoperator: u8u8 in QOperator format.
 Each runs quant_pre_process first, as its documentation advises; that time counts.
 """
 
@@ -18,6 +19,8 @@ from typing import Any
 
 from measure import Job, parser, report
 
+SETTINGS = ("default", "best", "tensorrt", "s8s8", "u8u8", "qoperator")
+
 
 def batches(arrays: dict[str, Any], batch: int) -> Iterator[dict[str, Any]]:
     """Cut named arrays along axis 0 into steps of ``batch`` samples."""
@@ -28,7 +31,12 @@ def batches(arrays: dict[str, Any], batch: int) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     arguments = parser(__doc__ or "", ("int8",), ("minmax", "entropy", "percentile"))
-    arguments.add_argument("--setting", choices=("default", "best", "tensorrt"), default="default")
+    arguments.add_argument("--setting", choices=SETTINGS, default="default")
+    arguments.add_argument(
+        "--skip-symbolic-shape",
+        action="store_true",
+        help="its own shape inference fails on some graphs",
+    )
     options = arguments.parse_args()
 
     def prepare() -> Job:
@@ -51,6 +59,13 @@ def main() -> int:
                 "per_channel": True,
                 "reduce_range": True,
             },
+            "s8s8": {"per_channel": True},
+            "u8u8": {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QUInt8},
+            "qoperator": {
+                "activation_type": q.QuantType.QUInt8,
+                "weight_type": q.QuantType.QUInt8,
+                "quant_format": q.QuantFormat.QOperator,
+            },
             "tensorrt": {
                 "per_channel": True,
                 "extra_options": {
@@ -69,14 +84,15 @@ def main() -> int:
         def job() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 prepared = Path(folder) / "prepared.onnx"
-                quant_pre_process(options.model, str(prepared))
+                quant_pre_process(
+                    options.model, str(prepared), skip_symbolic_shape=options.skip_symbolic_shape
+                )
                 q.quantize_static(
                     str(prepared),
                     str(options.output),
                     Reader(),
-                    quant_format=q.QuantFormat.QDQ,
                     calibrate_method=methods[options.method],
-                    **choices[options.setting],
+                    **{"quant_format": q.QuantFormat.QDQ, **choices[options.setting]},
                 )
 
         return job

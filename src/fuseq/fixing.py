@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -12,23 +11,27 @@ import onnx_ir as ir
 
 from fuseq.calibration.bias import bias_scales
 from fuseq.calibration.carried_ranges import Carried
-from fuseq.calibration.image_presets import image_preset
-from fuseq.calibration.kept_ranges import FileScales, kept_ranges
-from fuseq.calibration.kept_scales import kept_activation_scales, kept_weight_scales
-from fuseq.calibration.runner import Collected, collect
+from fuseq.calibration.kept_ranges import FileScales
+from fuseq.calibration.kept_scales import (
+    KeptWeights,
+    kept_activation_scales,
+    kept_weight_scales,
+)
 from fuseq.calibration.scales import Scale, Scales
-from fuseq.calibration.sources import open_source
 from fuseq.errors import TargetError
 from fuseq.fix_report import Change, Ways, changes_of
-from fuseq.formats import USER_FORMATS, Format, format_named
+from fuseq.fixing_channels import keep_channels, restore_channels
+from fuseq.fixing_sources import Sources, find_sources
+from fuseq.formats import USER_FORMATS
 from fuseq.model import load, profile_for, save
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
 from fuseq.passes.condense_metadata import condense_metadata
 from fuseq.passes.found_scales import FoundScale
 from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.repairs import Repair
 from fuseq.passes.strip_qdq import Stripped, strip_qdq
-from fuseq.passes.well_formed import check_well_formed
+from fuseq.passes.well_formed import check_size, check_well_formed
 from fuseq.placement.known_branches import prefer_known_branches
 from fuseq.placement.plan import Plan, QuantizedTensor
 from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
@@ -92,7 +95,9 @@ def fix(
     options = options or QuantizeOptions()
     check_output(model, output)
     loaded = model if isinstance(model, ir.Model) else load(model)
-    check_well_formed(loaded, "the model" if isinstance(model, ir.Model) else str(model))
+    name = "the model" if isinstance(model, ir.Model) else str(model)
+    check_size(loaded, name)
+    check_well_formed(loaded, name)
     loaded = loaded.clone()
     before, refused = _compile_before(loaded, options, report)
     untouched = loaded.clone()
@@ -173,19 +178,47 @@ def _plan_anew(
     notes = canonicalize(model)
     found = stripped.scales(model)
     job = dataclasses.replace(open_job(model, options), keep_fp32=stripped.keep_fp32)
-    complete = _with_own_scales(everything(job), job, found)
     files = FileScales(as_stripped.graph, job.model.graph, in_file, found)
-    complete, sources, missing = _without_unknown(job, complete, files, calib, report)
+    fixed = plan_with_scales(job, files, calib=calib, repairs=stripped.repairs, report=report)
+    return dataclasses.replace(fixed, before=before, notes=(*notes, *fixed.notes))
+
+
+def plan_with_scales(
+    job: Job,
+    files: FileScales,
+    *,
+    calib: object | None = None,
+    float_because: Mapping[str, str] | None = None,
+    repairs: Sequence[Repair] = (),
+    report: Report = silent,
+) -> Fixed:
+    """Plan a float model for which scales of some tensors are known, and apply them.
+
+    Args:
+        job: The canonical float model and the choices.
+        files: The known scales.
+        calib: Calibration data for tensors without a scale, else these stay float.
+        float_because: Regions that stay float for another reason, by name.
+        repairs: What was mended before, for the list of changes.
+        report: Called with (stage, done, total).
+    """
+    found, reasons = files.now, dict(float_because or {})
+    planned_all = everything(job, reasons)
+    planned_all = planned_all.without(reasons, {n: f"float: {why}" for n, why in reasons.items()})
+    complete = _with_own_scales(planned_all, job, found)
+    complete, sources, missing = _without_unknown(job, complete, files, calib, reasons, report)
     job = dataclasses.replace(job, magnitudes=sources.magnitudes)
+    complete = restore_channels(job, complete, found)
     weights = kept_weight_scales(complete, job.model, found, job.precision)
 
-    def scales_for(candidate: Plan) -> dict[str, Scale]:
+    def scales_with(candidate: Plan, kept: KeptWeights) -> dict[str, Scale]:
         activations = kept_activation_scales(candidate, sources.carried, found, job.precision)
-        scales = {**weights.scales, **activations}
+        scales = {**kept.scales, **activations}
         return {**scales, **bias_scales(candidate, scales, job.model)}
 
-    planned = choose(job, complete, scales_for, report)
-    scales = scales_for(planned.plan)
+    planned = choose(job, complete, lambda plan: scales_with(plan, weights), report)
+    planned, weights = keep_channels(job, planned, weights, found, scales_with, report)
+    scales = scales_with(planned.plan, weights)
     quantized, engine, typing_notes = _finish(job, planned, scales)
     used = {group: scales[group] for group in planned.plan.groups()}
     ways = Ways(sources.carried, sources.measured, weights.changed, missing)
@@ -193,64 +226,11 @@ def _plan_anew(
         quantized,
         planned.plan,
         Scales(used),
-        changes_of(found, stripped.repairs, planned.plan, used, ways),
-        before,
+        changes_of(found, repairs, planned.plan, used, ways),
+        None,
         planned.float_engine,
         engine,
-        (*notes, *sources.notes, *planned.notes, *typing_notes),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sources:
-    """Ranges of the plan's activations, and where they come from."""
-
-    carried: Mapping[str, Carried]
-    measured: frozenset[str]
-    magnitudes: Mapping[str, float]
-    notes: tuple[str, ...]
-
-
-def _sources(
-    job: Job, plan: Plan, files: FileScales, calib: object | None, report: Report
-) -> _Sources:
-    """Ranges from the file; from data where data is given and the file has none of their own."""
-    activations = [e for e in plan.tensors if e.kind == "activation" and e.known_amax is None]
-    formats = {entry.tensor: format_named(entry.format) for entry in activations}
-    fmt = job.target.storage_formats(job.options.format)[0]
-    carried = kept_ranges(formats, files, fmt)
-    magnitudes = {name: each.range.amax for name, each in carried.items() if not each.how}
-    if calib is None:
-        return _Sources(carried, frozenset(), magnitudes, ())
-    wanted = [n for n in formats if n not in carried or carried[n].certainty != "same"]
-    measured = _measure(job, {name: formats[name] for name in wanted}, calib, report)
-    usable = {n: Carried(r) for n, r in measured.ranges.items() if r.problem is None}
-    return _Sources(
-        {**carried, **usable},
-        frozenset(usable),
-        {name: span.amax for name, span in measured.magnitudes.items()} or magnitudes,
-        measured.notes,
-    )
-
-
-def _measure(job: Job, formats: Mapping[str, Format], calib: object, report: Report) -> Collected:
-    options = job.options
-    source = open_source(
-        calib,
-        job.model,
-        preset=image_preset(options.preset) if options.preset else None,
-        limit=options.limit,
-        shapes=job.profile.optimum,
-        seed=options.seed,
-    )
-    return collect(
-        job.model,
-        formats,
-        source,
-        options.method,
-        formats=formats,
-        all_tensors=job.precision == "fp16",
-        progress=functools.partial(report, "calibrate"),
+        (*sources.notes, *planned.notes, *typing_notes),
     )
 
 
@@ -268,8 +248,13 @@ def _with_own_scales(plan: Plan, job: Job, found: Sequence[FoundScale]) -> Plan:
 
 
 def _without_unknown(
-    job: Job, complete: Plan, files: FileScales, calib: object | None, report: Report
-) -> tuple[Plan, _Sources, dict[str, str]]:
+    job: Job,
+    complete: Plan,
+    files: FileScales,
+    calib: object | None,
+    float_because: dict[str, str],
+    report: Report,
+) -> tuple[Plan, Sources, dict[str, str]]:
     """Leave out what nobody has a scale for; returns the plan, its ranges, and why by tensor.
 
     1. A tensor that its region's own operator reads takes the region with it; where kernels need
@@ -277,9 +262,8 @@ def _without_unknown(
     2. A pair that a region only asked for besides (the other branch of a residual, a pool) goes with
        the other pairs of the same operator, because that needs all of its inputs quantized.
     """
-    sources = _sources(job, complete, files, calib, report)
+    sources = find_sources(job, complete, files, calib, report)
     missing: dict[str, str] = {}
-    float_because: dict[str, str] = {}
     replans = job.target.rules(job.options.format).pairs_on_outputs
     for _ in range(_MOST_PLANS):
         unknown = [entry for entry in complete.tensors if _is_unknown(entry, sources.carried)]
@@ -290,7 +274,7 @@ def _without_unknown(
             return _without_entries(complete, unknown), sources, missing
         float_because.update({e.region: f"{e.tensor} has no scale: {_NO_SCALE}" for e in unknown})
         complete = _with_own_scales(everything(job, float_because), job, files.now)
-        sources = _sources(job, complete, files, calib, report)
+        sources = find_sources(job, complete, files, calib, report)
     left = {e.region: _NO_SCALE for e in complete.tensors if _is_unknown(e, sources.carried)}
     return complete.without(left, left), sources, missing
 
@@ -348,8 +332,12 @@ def _finish(
 def _or_own_placement(
     result: Fixed, untouched: ir.Model, options: QuantizeOptions, report: Report
 ) -> Fixed:
-    """Keep the file's placement, made legal, where its engine is predicted faster than the new one."""
-    from fuseq.fixing_in_place import fix_in_place  # noqa: PLC0415 (imports this)
+    """Keep the file's placement, made legal, where its engine is predicted faster than the new one.
+
+    The canonical form is made for quantizing and costs a small graph a kernel or two: where the file's
+    own graph is faster still without any pair, that is the result.
+    """
+    from fuseq.fixing_in_place import fix_in_place, without_pairs  # noqa: PLC0415 (imports this)
 
     before, engine = result.before, result.engine
     user_decided = options.policy == "full" or options.exclude or options.include
@@ -361,6 +349,11 @@ def _or_own_placement(
     own = fix_in_place(model, strip_qdq(model, folds=False), options, before, report)
     if own.engine is None or own.engine.predicted_us >= engine.predicted_us:
         return result
+    if own.float_engine is not None and own.float_engine.predicted_us < own.engine.predicted_us:
+        model = untouched.clone()
+        bare = without_pairs(model, strip_qdq(model, folds=False), options, own)
+        note = "nothing is quantized: the file's own graph without Q/DQ is predicted fastest."
+        return dataclasses.replace(bare, notes=(*bare.notes, note))
     note = (
         f"the file's own placement is kept: predicted {own.engine.predicted_us:.1f} us against "
         f"{engine.predicted_us:.1f} us planned anew."

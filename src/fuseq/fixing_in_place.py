@@ -45,17 +45,8 @@ def fix_in_place(
     Raises:
         TargetError: The target refuses the model for another reason.
     """
-    target = parse_target(options.target, options.gpu)
-    rules = target.rules(options.format)
-    job = Job(
-        model=model,
-        target=target,
-        precision=options.precision or target.precision,
-        options=options,
-        profile=profile_for(model, options.batch, options.shapes),
-        notes=(),
-        keep_fp32=stripped.keep_fp32,
-    )
+    job = _job(model, stripped, options)
+    target, rules = job.target, job.target.rules(options.format)
     found = stripped.scales(model)
     plan, by_group = plan_of_file(
         model, found, rules,
@@ -72,6 +63,47 @@ def fix_in_place(
         quantized, plan, Scales(scales), _with_reasons(changes, by_group, plan), before,
         float_engine, engine, (),
     )  # fmt: skip
+
+
+def without_pairs(
+    model: ir.Model, stripped: Stripped, options: QuantizeOptions, own: Fixed
+) -> Fixed:
+    """The file's own graph without Q/DQ, where that is predicted faster than with its pairs.
+
+    Args:
+        model: The stripped model.
+        stripped: What was taken off it.
+        options: As for :func:`fix_in_place`.
+        own: What :func:`fix_in_place` gave, with the float engine of this graph.
+    """
+    assert own.float_engine is not None, "asked for without an engine to judge by"
+    typed, notes = typed_copy(_job(model, stripped, options), model)
+    typed.producer_name = "fuseq"
+    prediction = prediction_of(own.float_engine, own.float_engine)
+    plan = dataclasses.replace(own.plan, tensors=(), regions=(), prediction=prediction)
+    ways = Ways({}, frozenset(), {}, {})
+    changes = changes_of(stripped.scales(model), stripped.repairs, plan, {}, ways)
+    reason = "float: the file's own graph is predicted faster without Q/DQ"
+    changes = tuple(
+        dataclasses.replace(c, reason=reason) if c.action == "removed" else c for c in changes
+    )
+    return dataclasses.replace(
+        own, model=typed, plan=plan, scales=Scales({}), changes=changes, engine=own.float_engine,
+        notes=notes,
+    )  # fmt: skip
+
+
+def _job(model: ir.Model, stripped: Stripped, options: QuantizeOptions) -> Job:
+    target = parse_target(options.target, options.gpu)
+    return Job(
+        model=model,
+        target=target,
+        precision=options.precision or target.precision,
+        options=options,
+        profile=profile_for(model, options.batch, options.shapes),
+        notes=(),
+        keep_fp32=stripped.keep_fp32,
+    )
 
 
 def _write(

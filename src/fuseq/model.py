@@ -14,11 +14,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from fuseq.errors import ModelError, OptionError
 from fuseq.targets.base import ShapeProfile
 
+_LARGEST_DIM = 2**31 - 1  # of TensorRT and of ONNX Runtime's kernels, which count in 32 bits
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**24
 """A protobuf message ends at 2 GiB; 16 MiB are kept for the graph itself."""
 
@@ -54,8 +56,18 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         ) from error
     if not model.graph.outputs or not model.opset_imports:
         raise ModelError(f"{file}: not an ONNX model: the graph has no outputs or no opset.")
+    _check_words(model, file)
     _check_external_data(model, file)
+    _check_sizes(model, file)
+    _open_unknown_dims(model)
     return model
+
+
+def close_files(model: ir.Model) -> None:
+    """Give back the pages of external weights; they are mapped again when they are read again."""
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value.release()
 
 
 def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
@@ -139,7 +151,14 @@ def profile_for(
             raise OptionError(
                 f"--shape names {name!r}, which is not an input; inputs are {sorted(known)}."
             )
-    return ShapeProfile({spec.name: _static(spec, batch, given) for spec in input_specs(model)})
+    chosen = {spec.name: _static(spec, batch, given) for spec in input_specs(model)}
+    for name, shape in chosen.items():
+        if any(dim > _LARGEST_DIM for dim in shape):
+            raise OptionError(
+                f"input {name!r} of shape {list(shape)} is too large: no axis may exceed "
+                f"{_LARGEST_DIM}; give a smaller --batch or --shape."
+            )
+    return ShapeProfile(chosen)
 
 
 def profile_between(
@@ -202,6 +221,23 @@ def _static(spec: InputSpec, batch: int, given: dict[str, tuple[int, ...]]) -> t
     return tuple(static)
 
 
+def _open_unknown_dims(model: ir.Model) -> None:
+    """Make of -1 and ``?``, as which Paddle's exporter writes sizes that it does not know, open ones.
+
+    As a number -1 could not be chosen with ``--shape``; as one name ``?`` would say that all sizes so
+    called are equal.
+    """
+    for graph in model.graphs():
+        values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
+        for value in values:
+            if value.shape is not None and any(map(_is_unknown, value.shape)):
+                value.shape = ir.Shape([None if _is_unknown(d) else d for d in value.shape])
+
+
+def _is_unknown(dim: int | ir.SymbolicDim) -> bool:
+    return dim < 0 if isinstance(dim, int) else dim.value == "?"
+
+
 def _check_external_data(model: ir.Model, file: Path) -> None:
     folder = file.parent.resolve()
     for graph in model.graphs():
@@ -209,6 +245,8 @@ def _check_external_data(model: ir.Model, file: Path) -> None:
             tensor = value.const_value
             if not isinstance(tensor, ir.ExternalTensor):
                 continue
+            if "\0" in str(tensor.location):
+                raise ModelError(f"{file}: the data file's name of {name!r} has a zero byte in it.")
             where = Path(tensor.path)
             resolved = where.resolve()
             if not resolved.is_relative_to(folder):
@@ -234,6 +272,66 @@ def _check_external_data(model: ir.Model, file: Path) -> None:
                     f"{file}: external data file {where.name!r} is truncated: {name!r} needs "
                     f"{need} bytes, the file has {resolved.stat().st_size}. Export or copy it again."
                 )
+
+
+def _check_words(model: ir.Model, file: Path) -> None:
+    """Refuse operators whose name no schema could have, and inputs without a type."""
+    for node in model.graph.all_nodes():
+        for word in (node.op_type, node.domain):
+            if not isinstance(word, str) or not word.isascii() or not word.isprintable():
+                raise ModelError(
+                    f"{file}: node {node.name!r} has the operator name {word!r}, which no operator "
+                    "has; the file is damaged. Export it again."
+                )
+    for value in model.graph.inputs:
+        if value.dtype in (None, ir.DataType.UNDEFINED) and isinstance(value.type, ir.TensorType):
+            raise ModelError(f"{file}: input {value.name!r} has no element type; export it again.")
+
+
+def _check_sizes(model: ir.Model, file: Path) -> None:
+    """Refuse weights whose declared shape does not fit the bytes that are stored for them."""
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            _check_size(value.const_value, f"weights of {name!r}", file)
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    what = f"attribute {attribute.name!r} of node {node.name!r}"
+                    _check_size(attribute.as_tensor(), what, file)
+
+
+def _check_size(tensor: ir.TensorProtocol | None, what: str, file: Path) -> None:
+    proto = getattr(tensor, "raw", None)
+    if isinstance(tensor, ir.StringTensor) and len(tensor.raw) != tensor.size:
+        raise ModelError(
+            f"{file}: {what} are declared as {tensor.size} texts; the file stores {len(tensor.raw)}. "
+            "Export it again."
+        )
+    if not isinstance(proto, onnx.TensorProto):
+        return
+    if proto.data_type == onnx.TensorProto.UNDEFINED or any(size < 0 for size in proto.dims):
+        raise ModelError(f"{file}: {what} have no type or a negative size; export it again.")
+    elements = math.prod(proto.dims)
+    if proto.HasField("raw_data"):
+        need = math.ceil(elements * ir.DataType(proto.data_type).itemsize)
+        found, unit = len(proto.raw_data), "bytes"
+    else:
+        fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data,
+                  proto.uint64_data)  # fmt: skip
+        need, found, unit = _stored_numbers(proto, elements), max(map(len, fields)), "numbers"
+    if found != need:
+        raise ModelError(
+            f"{file}: {what} are declared as {list(proto.dims)}, which takes {need} {unit}; the file "
+            f"stores {found}. Export it again."
+        )
+
+
+def _stored_numbers(proto: onnx.TensorProto, elements: int) -> int:
+    """Entries of the typed fields (onnx.proto, TensorProto): complex take two, 4-bit types share one."""
+    if proto.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        return 2 * elements
+    bits = 8 * ir.DataType(proto.data_type).itemsize
+    return math.ceil(elements * bits / 8) if bits < 8 else elements
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from fuseq.formats import USER_FORMATS
 from fuseq.placement.plan import Policy
 
 METHODS = ("max", "percentile", "entropy", "mse")
+ROUNDINGS = ("nearest", "gptq")
 PRECISIONS = ("fp16", "bf16", "fp32")
 
 
@@ -37,6 +38,12 @@ class QuantizeOptions:
         preset: How images become inputs; None guesses from the input's shape.
         limit: Use at most this many calibration samples.
         seed: Seed of random calibration data.
+        rounding: ``nearest``, or ``gptq``: second-order rounding of weights; ``quantize`` only.
+        bias_correction: Undo the mean error of each layer's outputs in its bias; ``quantize`` only.
+        equalize: Equalize the channels between layers before anything is planned: weights change,
+            outputs stay.
+        smooth: Strength, 0 to 1, with which ranges move from normalizations into the linear layers
+            behind them; None moves nothing; ``quantize`` only.
     """
 
     format: str = "int8"
@@ -55,6 +62,10 @@ class QuantizeOptions:
     preset: str | None = None
     limit: int | None = None
     seed: int = 0
+    rounding: str = "nearest"
+    bias_correction: bool = False
+    equalize: bool = False
+    smooth: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no command accepts.
@@ -65,9 +76,12 @@ class QuantizeOptions:
         _one_of("--format", self.format, USER_FORMATS)
         _one_of("--policy", self.policy, ("pays", "full"))
         _one_of("--method", self.method.partition(":")[0], METHODS)
+        _one_of("--rounding", self.rounding, ROUNDINGS)
         _one_of("--io-types", self.io_types, ("keep", "convert"))
         if self.precision is not None:
             _one_of("--precision", self.precision, PRECISIONS)
+        if self.smooth is not None and not 0 <= self.smooth <= 1:
+            raise OptionError(f"--smooth {self.smooth} is no strength; give 0 to 1, usually 0.5.")
         if self.batch < 1:
             raise OptionError(f"--batch {self.batch} is not a batch size; give 1 or more.")
         if self.limit is not None and self.limit < 1:

@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from fuseq.calibration.bias import bias_scales
 from fuseq.calibration.scales import Scale
 from fuseq.calibration.tensor_scales import constant_scales, placeholder_scales
 from fuseq.model import load, profile_for
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
+from fuseq.passes.equalize import equalize
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
+from fuseq.passes.well_formed import check_well_formed
 from fuseq.placement.cells import Trial
 from fuseq.placement.choices import PlanOptions
 from fuseq.placement.pays import (
@@ -27,7 +30,8 @@ from fuseq.placement.pays import (
 from fuseq.placement.plan import Plan
 from fuseq.placement.planner import plan_everything
 from fuseq.targets import parse_target
-from fuseq.targets.base import Engine, ShapeProfile, Target
+from fuseq.targets.base import Engine, MeasuringTarget, ShapeProfile, Target
+from fuseq.targets.fusion import OperatorCosts
 
 Report = Callable[[str, int, int | None], None]
 """``report(stage, done, total)``; total None when it is not known."""
@@ -59,8 +63,9 @@ class Job:
 
     @property
     def judges(self) -> bool:
-        """The target's compiler predicts times here, so that a plan can be judged by engines."""
-        return self.target.predicts and self.target.missing() is None
+        """Engines can be compared here, by predicted or by measured times."""
+        knows_times = self.target.predicts or isinstance(self.target, MeasuringTarget)
+        return knows_times and self.target.missing() is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +93,10 @@ def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions)
     target = parse_target(options.target, options.gpu)
     rules = target.rules(options.format)
     loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
+    check_well_formed(loaded, _file_name(model))
     notes = canonicalize(loaded)
+    if options.equalize:
+        notes += [str(note) for note in equalize(loaded)]
     if rules.pairs_on_outputs:
         notes += to_integer_form(loaded)
     return Job(
@@ -99,6 +107,10 @@ def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions)
         profile=profile_for(loaded, options.batch, options.shapes),
         notes=tuple(notes),
     )
+
+
+def _file_name(model: ir.Model | str | os.PathLike[str]) -> str:
+    return model.graph.name or "model" if isinstance(model, ir.Model) else os.path.basename(model)
 
 
 def plan(
@@ -113,29 +125,39 @@ def plan(
     """
     job = open_job(model, options or QuantizeOptions())
     complete = everything(job)
-    scales = {
-        **constant_scales(complete, job.model, job.precision),
-        **placeholder_scales(complete, job.precision),
-    }
-    return choose(job, complete, lambda _: scales, report)
+    weights = constant_scales(complete, job.model, job.precision)
+
+    def scales_for(candidate: Plan) -> dict[str, Scale]:
+        scales = {**weights, **placeholder_scales(candidate, job.precision)}
+        return {**scales, **bias_scales(candidate, scales, job.model)}
+
+    return choose(job, complete, scales_for, report)
 
 
-def everything(job: Job, float_because: Mapping[str, str] | None = None) -> Plan:
+def everything(
+    job: Job,
+    float_because: Mapping[str, str] | None = None,
+    costs: OperatorCosts | None = None,
+) -> Plan:
     """The plan of all that the target runs in the format and the user allows.
 
     Args:
         job: The model and the choices.
         float_because: Regions that stay float for another reason, by name.
+        costs: Only what pays by these costs, of a target whose kernels are integer from input to
+            output; None: all where the choice is measured afterwards.
     """
     options = job.options
-    return plan_everything(
+    rules = job.target.rules(options.format)
+    is_all = costs is None and isinstance(job.target, MeasuringTarget)
+    complete = plan_everything(
         job.model,
-        job.target.rules(options.format),
+        rules if costs is None else dataclasses.replace(rules, costs=costs),
         target=job.target.name,
         user_format=options.format,
         precision=job.precision,
         options=PlanOptions(
-            policy=options.policy,
+            policy="full" if is_all else "pays" if costs is not None else options.policy,
             exclude=options.exclude,
             include=options.include,
             keep_first=options.keep_first,
@@ -143,6 +165,7 @@ def everything(job: Job, float_because: Mapping[str, str] | None = None) -> Plan
             float_because=float_because or {},
         ),
     )
+    return dataclasses.replace(complete, policy=options.policy)
 
 
 def choose(
@@ -160,9 +183,13 @@ def choose(
         report: Progress.
     """
     if not job.judges:
-        gap = job.target.missing() if job.target.predicts else None
+        gap = job.target.missing()
         notes = (f"plan not judged by the compiler: {gap}",) if gap else ()
         return Planned(complete, None, None, (*job.notes, *complete.notes, *notes))
+    if isinstance(job.target, MeasuringTarget):
+        from fuseq.measuring import choose_measured  # noqa: PLC0415 (imports this module)
+
+        return choose_measured(job, complete, scales_for, job.target, report)
     report("compile", 0, None)
     float_engine = compile_float(job)
     compiled = 0
@@ -227,11 +254,7 @@ def set_types(job: Job, model: ir.Model) -> tuple[str, ...]:
 def _planned(job: Job, float_engine: Engine, judged: Trial | Plan) -> Planned:
     notes = list(job.notes)
     if isinstance(judged, Plan):
-        advice = "" if job.options.policy == "full" else "; --policy full quantizes anyway"
-        notes.append(
-            f"nothing is quantized: no {job.options.format} placement is predicted faster than "
-            f"the {job.precision} engine on {job.target.name}{advice}."
-        )
+        notes.append(why_nothing(job, f"predicted faster than the {job.precision} engine"))
         return Planned(judged, float_engine, None, (*notes, *judged.notes))
     chosen = dataclasses.replace(judged.plan, prediction=prediction_of(float_engine, judged.engine))
     if judged.engine.predicted_us > float_engine.predicted_us:
@@ -240,3 +263,20 @@ def _planned(job: Job, float_engine: Engine, judged: Trial | Plan) -> Planned:
             f"{float_engine.predicted_us:.1f} us in {job.precision}."
         )
     return Planned(chosen, float_engine, judged, (*notes, *chosen.notes))
+
+
+def why_nothing(job: Job, faster: str) -> str:
+    """The note of a plan that quantizes nothing; ``faster`` is what no placement was found to be."""
+    form, target = job.options.format, job.target.name
+    placed = sum(node.op_type == "QuantizeLinear" for node in job.model.graph)
+    if placed:
+        return (
+            f"nothing more is quantized: the model has {placed} QuantizeLinear nodes already, which "
+            f"stay as they are; `fuseq fix` plans them anew for {target}."
+        )
+    if job.options.policy == "full":
+        return f"nothing is quantized: no layer of the model can run in {form} on {target}."
+    return (
+        f"nothing is quantized: no {form} placement is {faster} on {target}; "
+        "--policy full quantizes anyway."
+    )

@@ -8,22 +8,27 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from fuseq.calibration.batches import Source
 from fuseq.calibration.bias import bias_scales
+from fuseq.calibration.channel_maxima import channel_maxima
 from fuseq.calibration.image_presets import image_preset
 from fuseq.calibration.ranges import Problem, Range
+from fuseq.calibration.refine import Refined, refine
 from fuseq.calibration.runner import Collected, collect
 from fuseq.calibration.scales import Scale, Scales
 from fuseq.calibration.sources import open_source
 from fuseq.calibration.tensor_scales import activation_scales, constant_scales
 from fuseq.errors import OptionError
 from fuseq.formats import format_named
-from fuseq.model import save
+from fuseq.model import close_files, save
 from fuseq.options import QuantizeOptions
 from fuseq.passes.condense_metadata import condense_metadata
 from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.migrate import migratable, migrate
+from fuseq.passes.set_constants import set_constants
 from fuseq.placement.plan import Plan, QuantizedTensor, check_fits
 from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
 from fuseq.targets.base import Engine
@@ -40,6 +45,8 @@ class Quantized:
         float_engine: Engine of the float model, None where nothing compiles here.
         engine: Engine of ``model``, None where nothing compiles here.
         notes: What the user should know.
+        job: The canonical float model with the magnitudes that calibration found:
+            :func:`fuseq.planning.typed_copy` makes of it the model of ``float_engine``.
     """
 
     model: ir.Model
@@ -48,6 +55,7 @@ class Quantized:
     float_engine: Engine | None
     engine: Engine | None
     notes: tuple[str, ...]
+    job: Job
 
 
 def quantize(
@@ -86,13 +94,16 @@ def quantize(
         shapes=job.profile.optimum,
         seed=options.seed,
     )
-    result = _quantize(job, source, plan, report)
+    result = quantize_job(job, source, plan, report)
     if output is not None:
+        close_files(job.model)  # what was quantized is read no more
         save(result.model, output)
     return result
 
 
-def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Quantized:
+def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) -> Quantized:
+    """Quantize an opened model with an opened source; as :func:`quantize`, without a file."""
+    job = _smoothed(job, source)
     complete = plan or everything(job)
     found = _measure(job, complete, source, report)
     job = dataclasses.replace(
@@ -112,11 +123,47 @@ def _quantize(job: Job, source: Source, plan: Plan | None, report: Report) -> Qu
     else:
         planned = choose(_as_it_is(job), complete, scales_for, report)
     notes = (*planned.notes, *found.notes)
-    return _finish(job, planned, scales_for(planned.plan), notes)
+    scales = scales_for(planned.plan)
+    refined = _refined(job, planned.plan, scales, source, report)
+    if refined.values:
+        planned = dataclasses.replace(planned, trial=None)  # its engine has the old values
+    return _finish(job, planned, scales, refined.values, (*notes, *refined.notes))
+
+
+def _smoothed(job: Job, source: Source) -> Job:
+    """The job with ranges of channels moved into weights, where the options ask for it."""
+    strength = job.options.smooth
+    if strength is None:
+        return job
+    model = job.model.clone()
+    names = [found.norm.outputs[0].name or "" for found in migratable(model.graph)]
+    notes = migrate(model, channel_maxima(model, names, source), strength)
+    told = [str(note) for note in notes] or [
+        "--smooth: no LayerNorm is read by linear layers alone."
+    ]
+    return dataclasses.replace(job, model=model, notes=(*job.notes, *told))
+
+
+def _refined(
+    job: Job, plan: Plan, scales: Mapping[str, Scale], source: Source, report: Report
+) -> Refined:
+    """New values of weights and biases, where the options ask for them."""
+    second_order = job.options.rounding == "gptq"
+    if not (second_order or job.options.bias_correction):
+        return Refined({}, ())
+    return refine(
+        job.model, plan, scales, source,
+        second_order=second_order, bias_correction=job.options.bias_correction,
+        progress=functools.partial(report, "round"),
+    )  # fmt: skip
 
 
 def _finish(
-    job: Job, planned: Planned, scales: Mapping[str, Scale], notes: tuple[str, ...]
+    job: Job,
+    planned: Planned,
+    scales: Mapping[str, Scale],
+    values: Mapping[str, np.ndarray],
+    notes: tuple[str, ...],
 ) -> Quantized:
     """Reuse the model of the judging trial, or apply the plan now."""
     engine: Engine | None
@@ -124,16 +171,35 @@ def _finish(
         model, engine = planned.trial.model, planned.trial.engine
         notes = (*notes, *planned.trial.notes)
     else:
-        model = job.model.clone()
-        insert_qdq(model, planned.plan, scales)
-        notes = (*notes, *set_types(job, model))
+        model, typing_notes = apply_plan(job, planned.plan, scales, values)
+        notes = (*notes, *typing_notes)
         engine = planned.float_engine if not planned.plan.tensors else _compile(job, model)
-    condense_metadata(model)
-    model.producer_name = "fuseq"
+    sign(model)
     used = {group: scales[group] for group in planned.plan.groups() if group in scales}
     return Quantized(
-        model, planned.plan, Scales(used), planned.float_engine, engine, tuple(dict.fromkeys(notes))
-    )
+        model, planned.plan, Scales(used), planned.float_engine, engine,
+        tuple(dict.fromkeys(notes)), job,
+    )  # fmt: skip
+
+
+def apply_plan(
+    job: Job,
+    plan: Plan,
+    scales: Mapping[str, Scale],
+    values: Mapping[str, np.ndarray] | None = None,
+) -> tuple[ir.Model, tuple[str, ...]]:
+    """The job's model, with other constants if given, a plan's pairs and the job's types; and what
+    stays FP32."""
+    model = job.model.clone()
+    set_constants(model, values or {})
+    insert_qdq(model, plan, scales)
+    return model, set_types(job, model)
+
+
+def sign(model: ir.Model) -> None:
+    """Condense what the exporter wrote about nodes, and name the producer, in place."""
+    condense_metadata(model)
+    model.producer_name = "fuseq"
 
 
 def _compile(job: Job, model: ir.Model) -> Engine | None:

@@ -13,6 +13,9 @@ import onnx_ir as ir
 
 SOURCE_KEY = "fuseq.source"
 MODULE_KEY = "fuseq.module"
+MERGED_KEY = "fuseq.merged"
+"""Module paths, one a line, of the layers that a node does the work of since they were merged."""
+_CLASSES_KEY = "pkg.torch.onnx.class_hierarchy"
 _STACK_KEY = "pkg.torch.onnx.stack_trace"
 _SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)\s*$')
@@ -47,6 +50,21 @@ def module_path(node: ir.Node) -> str:
         return known
     scopes = _QUOTED.findall(node.metadata_props.get(_SCOPES_KEY, ""))
     return scopes[-2] if len(scopes) > 1 else ""
+
+
+def module_paths(node: ir.Node) -> tuple[str, ...]:
+    """Paths of all modules whose work the node does, in the order of its parts; () if unknown."""
+    merged = node.metadata_props.get(MERGED_KEY)
+    if merged is not None:
+        return tuple(merged.split("\n"))
+    path = module_path(node)
+    return (path,) if path else ()
+
+
+def module_class(node: ir.Node) -> str:
+    """Class of the module that made the node (``torch.nn.modules.linear.Linear``); "" if unknown."""
+    classes = _QUOTED.findall(node.metadata_props.get(_CLASSES_KEY, ""))
+    return classes[-2] if len(classes) > 1 else ""
 
 
 def _short(path: str) -> str:

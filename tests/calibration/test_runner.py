@@ -197,6 +197,28 @@ def test_external_data_is_read_where_it_lies(tmp_path: Path) -> None:
     assert isinstance(model.graph.initializers["w1"].const_value, ir.ExternalTensor)
 
 
+def test_a_large_models_weights_are_mapped_once_and_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ONNX Runtime maps is not held open beside it; ranges are those of a small model."""
+    onnx.save(
+        net_proto(), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0,
+        location="m.data",
+    )  # fmt: skip
+    monkeypatch.setattr("fuseq.calibration.session._PREPACKED_BYTES", 0)
+    model, batches = ir.load(tmp_path / "m.onnx"), images()
+    found = collect(model, TENSORS, source_of(batches), formats=int8(TENSORS)).ranges
+    usual = collect(net(), TENSORS, source_of(batches), formats=int8(TENSORS)).ranges
+    for name in TENSORS:
+        ends = found[name].minimum, found[name].maximum
+        np.testing.assert_allclose(ends, (usual[name].minimum, usual[name].maximum), rtol=1e-5)
+    for name, value in model.graph.initializers.items():
+        assert isinstance(value.const_value, ir.ExternalTensor)
+        np.testing.assert_array_equal(
+            value.const_value.numpy(), net().graph.initializers[name].const_value.numpy()
+        )
+
+
 def test_model_over_2_gib_is_not_read_into_memory(tmp_path: Path) -> None:
     """The file is sparse: it takes no room on the disk."""
     rows, columns = 600_000, 1000

@@ -277,3 +277,16 @@ def test_a_float_model_has_no_finding(tmp_path: Path) -> None:
     model = conv(f"w = Zeros<32, 32, 3, 3> ()\nc = Conv {SAME} (x, w)\ny = Relu(c)", out=SHAPE)
     for target in (TRT, RTX, "onnxruntime:cpu"):
         assert found(model, tmp_path, target) == []
+
+
+def test_k95_pairs_are_never_silently_something_else(tmp_path: Path) -> None:
+    """There is no switch to forget: what the file says runs, or the target says no."""
+    ir.save(examples.quantized_conv(), tmp_path / "int8.onnx")
+    result = check_model(tmp_path / "int8.onnx", CheckOptions(targets=(TRT,), batch=1))
+    (row,) = result.targets
+    assert row.builds and row.engine is not None
+    assert [k.compute_dtype for k in row.engine.kernels if "Conv_y_3" in k.nodes] == ["int8"]
+    ir.save(examples.fp8_conv(), tmp_path / "fp8.onnx")
+    result = check_model(tmp_path / "fp8.onnx", CheckOptions(targets=(TRT,), batch=1))
+    assert result.targets[0].builds is False and result.exit_code == 1
+    assert "fp8 begins with sm89, the target is sm80" in result.targets[0].words

@@ -212,6 +212,22 @@ def test_an_engine_of_trtexec_names_what_ran_alone(
     assert code == 1 and "QuantizeLinear_2" in out and "ms measured" not in out
 
 
+def test_an_engine_with_its_model_runs_the_rules_about_fusion(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    engine_files(folder)
+    ir.save(examples.residual("x0"), folder / "net.onnx")
+    arguments = ("net.onnx", "--layer-info", "graph.json", "--format", "json", "--select", "FQ103")
+    named = document(capsys, *arguments, "--target", "tensorrt:sm80")
+    assert [f["code"] for f in named["findings"]] == ["FQ103"] and named["notes"] == []
+    assumed = document(capsys, *arguments)
+    assert assumed["findings"] == named["findings"]
+    assert assumed["notes"] == ["fusion rules of tensorrt:sm89 are assumed; --target names another"]
+    mended = (*arguments[1:], "--target", "tensorrt:sm80")
+    ir.save(examples.residual("xd"), folder / "mended.onnx")
+    assert document(capsys, "mended.onnx", *mended)["findings"] == []
+
+
 @pytest.mark.parametrize(
     "content", ["[1]", "{}", '{"Layers": 3}', "{", '{"Layers": [{"Name": 1}]}']
 )
@@ -285,23 +301,37 @@ def test_names_with_control_characters_and_markup(
             assert all(line.startswith("::error file=h.onnx,title=") for line in out.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([("QuantizeLinear", ["x"], "q"), ("DequantizeLinear", ["q", "x"], "y")], "1 inputs"),
+        ([("QuantizeLinear", ["x", "x"], "q"), ("DequantizeLinear", ["q", "x"], "y")], ""),
+        ([("Conv", ["x"], "y")], "1 inputs"),
+        ([("Softmax", [""], "y")], "0 inputs"),
+        ([("Concat", [""], "y")], "0 inputs"),
+    ],
+)
 def test_operators_without_inputs_or_scales(
-    capsys: pytest.CaptureFixture[str], folder: Path
+    nodes: list[tuple[str, list[str], str]],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
 ) -> None:
-    for nodes in (
-        [node("QuantizeLinear", ["x"], "q", "n1"), node("DequantizeLinear", ["q", "x"], "y", "n2")],
-        [
-            node("QuantizeLinear", ["x", "x"], "q", "n"),
-            node("DequantizeLinear", ["q", "x"], "y", "m"),
-        ],
-        [node("Conv", ["x"], "y", "n")],
-        [node("Softmax", [""], "y", "n")],
-        [node("Concat", [""], "y", "n")],
-        [helper.make_node("Nope", ["x"], ["y"], name="n", domain="strange")],
-    ):
-        save_nodes(folder / "h.onnx", nodes)
-        code, _, err = check(capsys, "h.onnx", *QUIET)
+    made = [node(kind, read, written, f"n{i}") for i, (kind, read, written) in enumerate(nodes)]
+    save_nodes(folder / "h.onnx", made)
+    code, _, err = check(capsys, "h.onnx", *QUIET)
+    if said:
+        assert code == 2 and f"has {said}" in err and "the operator takes at least" in err
+    else:
         assert code in (0, 1) and err == ""
+
+
+def test_an_operator_of_nobody_is_read(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    save_nodes(
+        folder / "h.onnx", [helper.make_node("Nope", ["x"], ["y"], name="n", domain="strange")]
+    )
+    code, _, err = check(capsys, "h.onnx", *QUIET)
+    assert code in (0, 1) and err == ""
 
 
 def test_a_graph_of_very_many_nodes_is_not_compiled(

@@ -58,3 +58,18 @@ def test_an_fp32_graph_with_two_types_says_which_node(capsys, tmp_path) -> None:
     ir.save(model, tmp_path / "two.onnx")
     assert run(["compile", str(tmp_path / "two.onnx")]) == 2
     assert "Float and Half" in capsys.readouterr().err
+
+
+def test_a_target_without_engine_files_refuses_output(capsys, dynamic) -> None:  # type: ignore[no-untyped-def]
+    engine = dynamic.with_suffix(".engine")
+    assert run(["compile", str(dynamic), "--target", "tensorrt:sm80", "-o", str(engine)]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "tensorrt:sm80 makes no engine file; leave out --output" in message
+    assert not engine.exists()
+
+
+def test_a_batch_beyond_any_compiler_is_one_sentence(capsys, dynamic) -> None:  # type: ignore[no-untyped-def]
+    for target in ("tensorrt-rtx:sm89", "tensorrt:sm80"):
+        assert run(["compile", str(dynamic), "--target", target, "--batch", str(10**22)]) == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert message.startswith(f"error: input 'x' of shape [{10**22}, 8] is too large")

@@ -85,6 +85,35 @@ def test_fp8_pairs_run_as_written() -> None:
     np.testing.assert_array_equal(found, expected * scale)
 
 
+@pytest.mark.parametrize("in_fp32", [False, True])
+def test_pairs_and_products_are_computed_as_written(in_fp32: bool) -> None:
+    """An FP16 file with INT8 pairs around a MatMul, which an integer kernel would take."""
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    net (float16[N, 64] x) => (float16[N, 8] y) {
+      q = QuantizeLinear(x, s, z)
+      d = DequantizeLinear(q, s, z)
+      e = DequantizeLinear(w, t)
+      m = MatMul(d, e)
+      p = QuantizeLinear(m, u, z)
+      y = DequantizeLinear(p, u, z)
+    }"""
+    weight = np.random.default_rng(5).integers(-127, 128, (64, 8)).astype(np.int8)
+    s, t, u = np.float16(0.03), np.float16(0.002), np.float16(0.25)
+    model = from_text(
+        text, s=np.array(s), t=np.array(t), u=np.array(u), z=np.zeros((), np.int8), w=weight
+    )
+    x = normal(16, 64, seed=3, scale=1.5).astype(np.float16)
+    found = run_all(model, [{"x": x}], optimized=False, in_fp32=in_fp32)
+    assert found.dtype == (np.float32 if in_fp32 else np.float16)
+    stored = np.clip(np.rint(x.astype(np.float64) / float(s)), -128, 127) * float(s)
+    steps = stored @ (weight * float(t)) / float(u)
+    clear = np.abs(steps - np.floor(steps) - 0.5) > 0.05  # halves may round either way
+    assert clear.mean() > 0.8
+    exact = np.clip(np.rint(steps), -128, 127) * float(u)
+    np.testing.assert_array_equal(found[clear], exact[clear])
+
+
 def test_a_wrong_batch_and_no_batch_are_refused() -> None:
     with pytest.raises(TargetError, match="image"):
         run_all(linear(), [{"image": np.ones((1, 3), np.float32)}])
@@ -92,3 +121,16 @@ def test_a_wrong_batch_and_no_batch_are_refused() -> None:
         run_all(linear(), [])
     with pytest.raises(TargetError, match="output 'w' is unknown"):
         run_all(linear(), batches(1), output="w")
+
+
+def test_a_relu_before_fp8_is_kept() -> None:
+    """ONNX Runtime 1.32 optimizes it away, because the zero point is 0."""
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    net (float[4] x) => (float[4] y) <float scale = {1.0}> {
+      r = Relu(x)
+      q = QuantizeLinear(r, scale, zero)
+      y = DequantizeLinear(q, scale, zero) }"""
+    model = from_text(text, zero=np.zeros((), ml_dtypes.float8_e4m3fn))
+    x = np.array([-2.0, -0.5, 0.5, 3.0], np.float32)
+    assert run_all(model, [{"x": x}], optimized=False).tolist() == [0.0, 0.0, 0.5, 3.0]

@@ -183,8 +183,7 @@ def test_unbound_heads_become_a_split_of_the_last_axis(parts: str) -> None:
     )
     x = normal(2, 6, 24, seed=5, scale=1)
     before = run(model, x=x)
-    split_unbound_heads(model)
-    clean_up(model)
+    split_unbound_heads(model)  # which leaves nothing dead behind
     assert sorted(ops(model)) == ["Reshape"] * 3 + ["Split"] + ["Transpose"] * 3
     for got, want in zip(run(model, x=x), before, strict=True):
         np.testing.assert_array_equal(got, want)

@@ -213,6 +213,32 @@ def test_k71_private_operators_become_standard_ones() -> None:
     np.testing.assert_array_equal(array_of(model, "w"), expected * np.float32(0.002))
 
 
+def test_k71_standard_names_in_a_private_domain_become_standard_operators() -> None:
+    """As ModelOpt 0.47's deploy export writes FP8: stored weights, UINT8 declared between the pair."""
+    model = named(
+        from_text(
+            f"""{HEAD}
+            g (float[1, 16, 4, 4] x) => (float[1, 16, 4, 4] y)
+            <float s = {{0.01}}, float t = {{0.002}}, uint8[1, 16, 4, 4] q> {{
+              q = trt.QuantizeLinear <saturate = 1> (x, s, z)
+              d = trt.DequantizeLinear(q, s)
+              wd = trt.DequantizeLinear(w, t)
+              y = Conv <kernel_shape = [1, 1]> (d, wd, b)
+            }}""",
+            w=normal(16, 16, 1, 1, scale=100.0).astype(F8),
+            z=np.zeros((), F8),
+            b=normal(16),
+        )
+    )
+    stored = array_of(model, "w").astype(np.float32)
+    stripped, found = strip_checked(model)
+    assert [r.fault for r in stripped.repairs] == ["private"]
+    assert operators(model) == ["Conv"]
+    assert found["activation", "x"].by.format == "fp8"
+    assert found["weight", "w"].by.format == "fp8"
+    np.testing.assert_array_equal(array_of(model, "w"), stored * np.float32(0.002))
+
+
 def test_k57_products_quantized_at_run_time_become_float_with_stored_weights() -> None:
     model = named(
         from_text(

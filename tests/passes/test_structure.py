@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -391,3 +393,11 @@ def test_an_expand_to_a_computed_shape_takes_its_symbols() -> None:
     )
     infer_shapes(model)
     assert value_named(model, "e").shape == ir.Shape(["b", 3, 1])
+
+
+def test_widening_keeps_every_value_and_warns_of_nothing() -> None:
+    half = np.array([-65504.0, 6e-8, np.inf, 1.0], np.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wide = converted(ir.tensor(half, name="w"), ir.DataType.FLOAT)
+    np.testing.assert_array_equal(wide.numpy(), half.astype(np.float32))

@@ -97,3 +97,23 @@ def test_types_without_tensor_cores_run_as_the_next_wider() -> None:
     # DP4A: 108 SMs x 64 instructions x 4 products x 2 x 1.41 GHz
     assert a100.peak_tflops("int8x4") == pytest.approx(77.967, abs=1e-3)
     assert a100.l2_bytes == 41_943_040
+
+
+def test_every_board_has_a_power_limit_but_the_one_that_shares_it() -> None:
+    without = [gpu.name for gpu in GPUS if not 70 <= gpu.board_w <= 700]
+    assert without == ["DGX Spark GB10"]
+    assert {gpu.name: gpu.board_w for gpu in GPUS if gpu.capability == 89} == {
+        "L4": 72,
+        "L40": 300,
+        "L40S": 350,
+        "RTX 6000 Ada": 300,
+        "RTX 4090": 450,
+    }
+    assert {gpu.name for gpu in GPUS if gpu.dram_efficiency < 0.9} == {
+        "T4",
+        "A10",
+        "L4",
+        "L40",
+        "L40S",
+        "RTX 6000 Ada",
+    }

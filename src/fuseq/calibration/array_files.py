@@ -200,7 +200,14 @@ def _zip(file: Path) -> zipfile.ZipFile:
 def _member(archive: zipfile.ZipFile, name: str, file: Path) -> IO[bytes]:
     try:
         return archive.open(name)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, KeyError) as error:
+    except (
+        zipfile.BadZipFile,
+        RuntimeError,
+        NotImplementedError,
+        KeyError,
+        OSError,
+        ValueError,
+    ) as error:
         raise CalibrationError(
             f"{file}: member {name!r} cannot be read ({error}); write it again with numpy.savez."
         ) from error

@@ -17,8 +17,12 @@ from fuseq.errors import CalibrationError
 from fuseq.model import InputSpec
 
 
-def function_named(text: str) -> Callable[[], Iterable[Any]]:
+def function_named(text: str, option: str = "--calib") -> Callable[..., Any]:
     """Import ``module:function`` from the current folder or the Python path.
+
+    Args:
+        text: What the user wrote.
+        option: The option that it was given to.
 
     Raises:
         CalibrationError: No such module or function, or its import fails.
@@ -32,7 +36,7 @@ def function_named(text: str) -> Callable[[], Iterable[Any]]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise CalibrationError(
-            f"--calib {text}: module {module_name!r} cannot be imported ({error}); run in its "
+            f"{option} {text}: module {module_name!r} cannot be imported ({error}); run in its "
             "folder or install what it needs."
         ) from error
     finally:
@@ -42,8 +46,8 @@ def function_named(text: str) -> Callable[[], Iterable[Any]]:
     if not callable(function):
         found = "is not a function" if hasattr(module, function_name) else "has no such name"
         raise CalibrationError(
-            f"--calib {text}: {module_name} {found}; write a function {function_name}() that "
-            "yields dicts of input name and array."
+            f"{option} {text}: {module_name} {found}; write a function {function_name}"
+            + ("() that yields dicts of input name and array." if option == "--calib" else ".")
         )
     return function  # type: ignore[no-any-return]
 

@@ -19,9 +19,14 @@ import numpy as np
 import onnx_ir as ir
 
 from fuseq.errors import CalibrationError, ModelError
+from fuseq.model import close_files
 
 _INLINE_BYTES = 4096
 """Smaller constants stay in the message: ONNX Runtime reads shapes and axes from it."""
+
+_PREPACKED_BYTES = 2**30
+"""Weights of larger models are not copied into the order that products like best: a file of 2.5 GB
+would take 2.5 GB more. The products pack what they need each time."""
 
 _FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
@@ -74,12 +79,20 @@ class FloatSession:
             ) from error
 
 
-def open_session(model: ir.Model, threads: int) -> FloatSession:
+def open_session(
+    model: ir.Model,
+    threads: int,
+    *,
+    as_written: bool = False,
+    what: str = "the float model for calibration",
+) -> FloatSession:
     """Open ``model``, which this takes over and changes: its big weights become references.
 
     Args:
-        model: A model of the caller's own, whose inputs are not FP16 or BF16.
+        model: A model of the caller's own, whose inputs are not BF16.
         threads: Threads of one operator.
+        as_written: Optimize nothing: every operator is computed as the file says.
+        what: Names the model in errors.
 
     Raises:
         ModelError: ONNX Runtime refused the model, with its own words.
@@ -90,6 +103,8 @@ def open_session(model: ir.Model, threads: int) -> FloatSession:
     options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    if as_written:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     input_types = {
         value.name or "": value.dtype.numpy()
         for value in model.graph.inputs
@@ -98,6 +113,9 @@ def open_session(model: ir.Model, threads: int) -> FloatSession:
     folder = _external_folder(model)
     if folder is not None:
         options.add_session_config_entry(_FOLDER_OPTION, str(folder))
+    if _weights_bytes(model) > _PREPACKED_BYTES:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        close_files(model)  # ONNX Runtime maps them too, and pages would count twice
     arrays = _take_weights(model, folder)
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
     if values:
@@ -107,7 +125,7 @@ def open_session(model: ir.Model, threads: int) -> FloatSession:
         session = onnxruntime.InferenceSession(message, options, providers=["CPUExecutionProvider"])
     except refusals() as error:
         raise ModelError(
-            f"ONNX Runtime cannot open the float model for calibration: {_words(error)} "
+            f"ONNX Runtime cannot open {what}: {_words(error)} "
             "Export it again with standard operators."
         ) from error
     return FloatSession(session, (*arrays.values(), *values), input_types)
@@ -164,6 +182,14 @@ def _take_weights(model: ir.Model, folder: Path | None) -> dict[str, np.ndarray]
             shape=ir.Shape(tensor.shape.numpy()), name=name,
         )  # fmt: skip
     return taken
+
+
+def _weights_bytes(model: ir.Model) -> int:
+    return sum(
+        value.const_value.nbytes
+        for value in model.graph.initializers.values()
+        if value.const_value is not None
+    )
 
 
 def _words(error: Exception) -> str:

@@ -60,7 +60,7 @@ def open_source(
     if isinstance(given, Source):
         return given
     if not isinstance(given, str | os.PathLike):
-        return object_source(given, specs, limit, f"a {type(given).__name__}")
+        return object_source(given, specs, limit, f"a {type(given).__name__.lstrip('_')}")
     text = os.fspath(given)
     if text == "random":
         return random_source(model, shapes, seed, limit)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import recentre
 from fuseq.passes.quantizers import Quantizer, is_dequantize, is_quantize, read_quantizer
 
 _UNSIGNED = frozenset({ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT4})
@@ -55,4 +56,5 @@ RULE = Rule(
     summary="A Q or DQ has an unsigned type or a zero point that is not 0.",
     fixable=Fixable("unsafe", "only ranges centred on the zero point keep their values exactly"),
     check=_check,
+    mend=recentre,
 )

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import pair_of_another_reader
 from fuseq.checks.reading import Layer, is_dequantized, is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.placement.patterns import ACTIVATIONS, constant_of, epilogue
@@ -110,4 +111,5 @@ RULE = Rule(
         "unsafe", "the branch's scale has to be calibrated, unless its Q stands elsewhere"
     ),
     check=_check,
+    mend=pair_of_another_reader,
 )

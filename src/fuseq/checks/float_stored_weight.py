@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import store_all_weights
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.matching import constant
 
@@ -37,4 +38,5 @@ RULE = Rule(
     summary="Quantized weights are still stored in float.",
     fixable=Fixable("safe", "the same integers are computed once and stored"),
     check=_check,
+    mend=store_all_weights,
 )

@@ -10,6 +10,7 @@ from fuseq.checks.coverage import macs_of
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.placement.planner import convolution_refusal
 from fuseq.source_lines import module_path
 
 _FORGOTTEN_SHARE = 0.25
@@ -53,7 +54,9 @@ def _is_able(layer: Layer, context: Context) -> bool:
         return False
     if layer.is_depthwise and (rules.depthwise or rules.depthwise_activations is not None):
         return False
-    if layer.node.op_type == "Conv" and layer.read_shape[1] < rules.min_conv_channels:
+    if layer.is_conv and convolution_refusal(
+        layer.node.op_type, layer.read_shape, layer.groups, rules
+    ):
         return False
     name, module = layer.node.name or "", module_path(layer.node)
     return not any(

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import float_layer
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.matching import constant
@@ -57,4 +58,5 @@ RULE = Rule(
     summary="A layer reads a quantized data or weight beside a float one.",
     fixable=Fixable("unsafe", "the missing scale has to be calibrated or the layer left in float"),
     check=_check,
+    mend=float_layer,
 )

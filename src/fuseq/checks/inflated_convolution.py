@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import float_layer
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.placement.patterns import ACTIVATIONS, epilogue
@@ -61,4 +62,5 @@ RULE = Rule(
     summary="A depthwise or grouped convolution is quantized where that pads or does not build.",
     fixable=Fixable("safe", "without its pairs the convolution computes in float"),
     check=_check,
+    mend=float_layer,
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import qoperators
 from fuseq.checks.reading import is_integer_operator
 from fuseq.checks.rule import Fixable, Rule
 
@@ -33,4 +34,5 @@ RULE = Rule(
     summary="An operator computes on quantized tensors (QOperator format).",
     fixable=Fixable("safe", "a float operator between pairs of the same scales computes the same"),
     check=_check,
+    mend=qoperators,
 )

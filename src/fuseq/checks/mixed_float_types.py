@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import one_float_type
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.two_types import nodes_of_two_types
 
@@ -33,4 +34,5 @@ RULE = Rule(
     summary="Two float types meet at one operator.",
     fixable=Fixable("safe", "the whole file gets one float type; FP32 islands stay behind Casts"),
     check=_check,
+    mend=one_float_type,
 )

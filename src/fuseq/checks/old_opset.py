@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import raise_the_opset
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import is_dequantize, is_quantize
@@ -69,4 +70,5 @@ RULE = Rule(
     summary="The opset is below what the format or granularity needs.",
     fixable=Fixable("safe", "raising the opset changes no value"),
     check=_check,
+    mend=raise_the_opset,
 )

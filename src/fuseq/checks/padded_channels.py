@@ -7,19 +7,20 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import float_layer
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.placement.planner import convolution_refusal
 from fuseq.targets.base import Kernel
 
-_FP8_CHANNELS = 16
 _WASTE = 1.25
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    """1. Fewer input channels a group than the target's smallest kernel has (``min_conv_channels``).
+    """1. The target has no kernel of the format for the layer's channels or window: fewer channels than
+    its smallest kernel has, or (FP8 on full TensorRT) no multiple of 16, or a window over 32 positions.
 
-    2. FP8 on full TensorRT: channels that are no multiple of 16 are refused.
-    3. The engine stores a quantized tensor of the layer at least a quarter larger than its values,
+    2. The engine stores a quantized tensor of the layer at least a quarter larger than its values,
        and the layer's own kernels take longer than in float.
     """
     rules = context.rules
@@ -29,14 +30,9 @@ def _check(context: Context) -> Iterator[Finding]:
         if not (layer.node.op_type == "Conv" and layer.is_quantized) or layer.groups > 1:
             continue
         channels = layer.read_shape[1]
-        misfit = rules.activation.is_float and rules.min_conv_channels >= _FP8_CHANNELS
-        if channels < rules.min_conv_channels or (misfit and channels % _FP8_CHANNELS):
-            yield _finding(
-                context,
-                layer,
-                f"no {context.format} convolution kernel takes {channels} input channels"
-                + (f", which is no multiple of {_FP8_CHANNELS}" if misfit else ""),
-            )
+        refusal = convolution_refusal("Conv", layer.read_shape, layer.groups, rules)
+        if refusal:
+            yield _finding(context, layer, refusal)
             continue
         padded = [k for k in context.kernels_of(layer.node) if _is_padded(k)]
         if padded and context.loss_us(layer.node) > 0 and not context.gains(layer.node):
@@ -78,4 +74,5 @@ RULE = Rule(
     summary="A quantized convolution has channels that force padding or that no kernel takes.",
     fixable=Fixable("safe", "without its pairs the convolution computes in float"),
     check=_check,
+    mend=float_layer,
 )

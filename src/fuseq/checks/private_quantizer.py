@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import private_operators
 from fuseq.checks.rule import Fixable, Rule
 
 _WORDS = ("QuantizeLinear", "DequantizeLinear", "FakeQuant")
@@ -32,4 +33,5 @@ RULE = Rule(
     summary="Quantization is written in private operators.",
     fixable=Fixable("safe", "ONNX's own operators compute the same with the same scales"),
     check=_check,
+    mend=private_operators,
 )

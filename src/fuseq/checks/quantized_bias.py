@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import drop_the_pair
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.quantizers import is_dequantize
 
@@ -39,4 +40,5 @@ RULE = Rule(
     summary="A bias is stored as INT32 behind a DequantizeLinear.",
     fixable=Fixable("safe", "the float bias is the product of the integers and their scale"),
     check=_check,
+    mend=drop_the_pair,
 )

@@ -176,13 +176,6 @@ def float_source(value: ir.Value) -> ir.Value:
     return source if source is not None else value
 
 
-def reads_quantized(node: ir.Node, index: int) -> bool:
-    """Input ``index`` comes out of a DequantizeLinear."""
-    value = node.inputs[index] if index < len(node.inputs) else None
-    producer = value.producer() if value is not None else None
-    return is_dequantize(producer)
-
-
 def activation_pairs(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Node]]:
     """Every QuantizeLinear of an activation with each DequantizeLinear that reads it."""
     for node in graph:

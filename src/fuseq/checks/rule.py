@@ -12,6 +12,9 @@ from fuseq.checks.context import Context
 from fuseq.checks.finding import UNKNOWN_COST, Cost, Finding, Severity
 from fuseq.source_lines import source_line
 
+Mend = Callable[[ir.Model, Finding], str]
+"""Mends one finding in the checked graph, in place; returns what was done, "" where nothing could be."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Fixable:
@@ -40,6 +43,8 @@ class Rule:
         check: Reads the context and yields findings; changes nothing.
         reads: ``model`` rules need the graph, ``engine`` rules an engine; a rule runs when what it
             reads is there.
+        mend: What ``fuseq check --fix`` does to one finding; None where only planning anew with
+            ``fuseq fix``, or the user, can mend it.
     """
 
     code: str
@@ -49,6 +54,7 @@ class Rule:
     fixable: Fixable
     check: Callable[[Context], Iterable[Finding]]
     reads: Literal["model", "engine"] = "model"
+    mend: Mend | None = None
 
     @property
     def page(self) -> str:

@@ -30,6 +30,9 @@ MAX_COMPILED_NODES = 20_000
 
 _SIMULATED = "tensorrt:"
 
+ENGINE_TARGET = "tensorrt:sm89"
+"""Whose fusion rules are asked about an engine from files when the user names no TensorRT target."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckOptions:
@@ -111,16 +114,19 @@ def check_model(path: str | os.PathLike[str], options: CheckOptions | None = Non
         ModelError: The file cannot be used.
         OptionError: A target, GPU or shape is not allowed.
     """
-    options = options or CheckOptions()
-    targets = [parse_target(text, options.gpu) for text in options.targets]
-    with _quiet_library():
-        return _check_model(path, targets, options)
+    with quiet_library():
+        return check_opened(open_model(path), path, options or CheckOptions())
 
 
-def _check_model(
-    path: str | os.PathLike[str], targets: Sequence[Target], options: CheckOptions
+def check_opened(
+    model: ir.Model, path: str | os.PathLike[str], options: CheckOptions
 ) -> CheckResult:
-    model = open_model(path)
+    """Check a model that :func:`fuseq.checks.opening.open_model` opened; it is only read.
+
+    Raises:
+        OptionError: A target, GPU or shape is not allowed.
+    """
+    targets = [parse_target(text, options.gpu) for text in options.targets]
     rules = chosen_rules(options.select, options.ignore)
     findings: list[Finding] = []
     rows: list[TargetResult] = []
@@ -139,7 +145,10 @@ def check_engine(
     model_file: str | os.PathLike[str] | None = None,
     options: CheckOptions | None = None,
 ) -> CheckResult:
-    """Check an engine that trtexec described; a model adds source lines and its own rules.
+    """Check an engine that trtexec described; a model adds source lines and the rules that read models.
+
+    Rules that ask what a target fuses ask the ``tensorrt:smNN`` of the options, because trtexec is
+    TensorRT's; its files do not name the GPU, so without one :data:`ENGINE_TARGET` is assumed.
 
     Raises:
         TargetError: A file is not what trtexec writes.
@@ -149,20 +158,29 @@ def check_engine(
     engine = read_engine(
         Path(layers_file), Path(profile_file) if profile_file is not None else None
     )
-    with _quiet_library():
+    with quiet_library():
         model = open_model(model_file) if model_file is not None else None
+    fmt = _format_of(model) if model is not None else ""
     context = Context(
         file=Path(layers_file).name, model=model, engine=engine, batch=options.batch,
-        format=_format_of(model) if model is not None else "", keep_float=options.keep_float,
+        format=fmt, keep_float=options.keep_float,
     )  # fmt: skip
+    notes = engine.notes
+    if fmt:
+        named = next((t for t in options.targets if t.startswith(_SIMULATED)), None)
+        if named is None:
+            notes = (*notes, f"fusion rules of {ENGINE_TARGET} are assumed; --target names another")
+        with contextlib.suppress(TargetError):  # a GPU without the format: the engine proves it has
+            rules = parse_target(named or ENGINE_TARGET, options.gpu if named else None).rules(fmt)
+            context = dataclasses.replace(context, rules=rules)
     findings = _run(chosen_rules(options.select, options.ignore), context)
     row = TargetResult("", True, "", engine, None, False)
     coverage = coverage_of(model, options.batch) if model is not None else None
-    return CheckResult(str(layers_file), tuple(findings), (row,), coverage, engine.notes)
+    return CheckResult(str(layers_file), tuple(findings), (row,), coverage, notes)
 
 
 @contextlib.contextmanager
-def _quiet_library() -> Iterator[None]:
+def quiet_library() -> Iterator[None]:
     """onnx_ir logs tracebacks for graphs that its shape inference cannot take; findings say it once."""
     logger = logging.getLogger("onnx_ir")
     level = logger.level

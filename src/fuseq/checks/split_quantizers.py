@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import share_one_pair
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import Quantizer, is_quantize, read_quantizer
 
@@ -44,4 +45,5 @@ RULE = Rule(
     summary="Several pairs with different scales quantize one tensor.",
     fixable=Fixable("unsafe", "readers see the tensor with another scale than before"),
     check=_check,
+    mend=share_one_pair,
 )

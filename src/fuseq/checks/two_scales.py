@@ -10,6 +10,7 @@ from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import dequantizer
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import one_scale_around
 from fuseq.passes.quantizers import Quantizer, is_quantize, read_quantizer
 from fuseq.placement.patterns import copies_values
 
@@ -59,4 +60,5 @@ RULE = Rule(
     summary="Two scales stand around an operator that only moves values.",
     fixable=Fixable("unsafe", "one of the two scales changes"),
     check=_check,
+    mend=one_scale_around,
 )

@@ -10,6 +10,7 @@ from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import Layer, float_source
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import one_merged_scale
 from fuseq.passes.quantizers import Quantizer, read_quantizer
 
 
@@ -50,4 +51,5 @@ RULE = Rule(
     summary="GEMMs that merge into one have weights of different scales.",
     fixable=Fixable("unsafe", "the weights are rounded anew with the largest scale"),
     check=_check,
+    mend=one_merged_scale,
 )

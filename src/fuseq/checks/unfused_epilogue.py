@@ -10,15 +10,16 @@ from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import one_weight_scale
 from fuseq.formats import Format
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import Quantizer, dequantized_values, read_quantizer
-from fuseq.placement.planner import MIN_CHANNEL_SQNR_DB
+from fuseq.placement.weight_noise import MIN_CHANNEL_SQNR_DB
 
 
 def _check(context: Context) -> Iterator[Finding]:
     """The target fuses one scale (``conv_weights``: tensor), the file has one a channel, and one for all
-    would keep the channels accurate (:data:`fuseq.placement.planner.MIN_CHANNEL_SQNR_DB`)."""
+    would keep the channels accurate (:data:`fuseq.placement.weight_noise.MIN_CHANNEL_SQNR_DB`)."""
     rules = context.rules
     if rules is None or rules.conv_weights != "tensor":
         return
@@ -77,4 +78,5 @@ RULE = Rule(
     summary="Weight scales a channel keep the convolution's epilogue out of its kernel.",
     fixable=Fixable("unsafe", "the weights are rounded anew with one scale"),
     check=_check,
+    mend=one_weight_scale,
 )

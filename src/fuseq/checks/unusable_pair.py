@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import drop_the_pair
 from fuseq.checks.reading import activation_pairs, readers
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.placement.patterns import NORMALIZATIONS, copies_values
@@ -66,4 +67,5 @@ RULE = Rule(
     summary="A pair stands in front of an operator that no kernel runs quantized.",
     fixable=Fixable("safe", "without the pair the operator reads the values that it had in float"),
     check=_check,
+    mend=drop_the_pair,
 )

@@ -9,6 +9,7 @@ import numpy as np
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import drop_or_recompute
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 
@@ -46,4 +47,5 @@ RULE = Rule(
     summary="A scale is zero, negative, NaN or infinite.",
     fixable=Fixable("unsafe", "the right scale is not in the file; the tensor is left in float"),
     check=_check,
+    mend=drop_or_recompute,
 )

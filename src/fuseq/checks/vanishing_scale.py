@@ -9,6 +9,7 @@ import numpy as np
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import raise_to_half
 from fuseq.passes.matching import constant
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 
@@ -53,4 +54,5 @@ RULE = Rule(
     summary="A scale becomes 0 or infinite in FP16.",
     fixable=Fixable("safe", "a floor under the scale changes only values that FP16 cannot hold"),
     check=_check,
+    mend=raise_to_half,
 )

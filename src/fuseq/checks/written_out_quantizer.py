@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
+from fuseq.checks.mends import written_out
 from fuseq.checks.rule import Fixable, Rule
 from fuseq.passes.matching import constant, split_constant
 
@@ -76,4 +77,5 @@ RULE = Rule(
     summary="A quantizer is written out in float operators.",
     fixable=Fixable("safe", "QuantizeLinear and DequantizeLinear compute the same values"),
     check=_check,
+    mend=written_out,
 )

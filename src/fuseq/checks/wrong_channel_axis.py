@@ -10,6 +10,7 @@ from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import Layer
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.checks.scale_mends import right_axis
 from fuseq.passes.quantizers import Quantizer, read_quantizer
 
 
@@ -58,4 +59,5 @@ RULE = Rule(
     summary="Weight scales lie along another axis than the output channels.",
     fixable=Fixable("unsafe", "the weight is rounded anew along the right axis"),
     check=_check,
+    mend=right_axis,
 )

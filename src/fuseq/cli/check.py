@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 from pathlib import Path
 
 import click
 
-from fuseq.checks.all_rules import RULES, rule_named
+from fuseq.checks.all_rules import RULES
+from fuseq.checks.rule_pages import page_of
 from fuseq.checks.running import (
     CheckOptions,
     CheckResult,
@@ -15,19 +15,19 @@ from fuseq.checks.running import (
     check_model,
     chosen_rules,
 )
-from fuseq.cli.choices import gpu_option, parse_shapes, shape_option
-from fuseq.cli.console import errors, output, print_json, print_notes, progress
+from fuseq.cli.check_fix import FixWish, fix_and_print
+from fuseq.cli.check_text import print_text
+from fuseq.cli.choices import gpu_option, html_option, parse_shapes, shape_option
+from fuseq.cli.console import errors, output, print_json, progress
+from fuseq.cli.places import check_places
 from fuseq.errors import OptionError
 from fuseq.report.findings import (
     check_numbers,
-    coverage_lines,
-    finding_lines,
     github_lines,
-    merged,
-    refusal_lines,
     sarif,
-    target_table,
 )
+from fuseq.report.html import write_report
+from fuseq.reporting import check_document
 from fuseq.settings import Settings, find_settings
 
 _DEFAULT_TARGET = "tensorrt-rtx:sm89"
@@ -54,6 +54,17 @@ _DEFAULT_BATCH = 8
 @click.option("--explain", metavar="CODE", help="Print a rule's page and stop.")
 @click.option("--all", "every", is_flag=True, help="Show every finding, not ten of a rule.")
 @click.option("--compile/--no-compile", "compiles", default=True, help="Ask the target's compiler.")
+@click.option("--fix", "fixes", is_flag=True, help="Mend what safe single fixes can.")
+@click.option(
+    "--unsafe-fixes", is_flag=True, help="With --fix or --diff: those too that change values."
+)
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
+@click.option(
+    "-o", "--output", "out", type=click.Path(),
+    help="With --fix: ONNX to write. [default: NAME.fixed.onnx beside MODEL, which must not exist]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@html_option
 @click.pass_context
 def check_command(
     context: click.Context,
@@ -70,16 +81,24 @@ def check_command(
     explain: str | None,
     every: bool,
     compiles: bool,
+    fixes: bool,
+    unsafe_fixes: bool,
+    diff: bool,
+    out: str | None,
+    html: str | None,
+    as_json: bool,
 ) -> None:
     """Check MODEL (ONNX), or an engine's layer list (JSON of trtexec), for misplaced quantization.
 
-    Exit code 0: nothing found; 1: findings; 2: the file or an option cannot be used.
+    Exit code 0: nothing found; 1: findings (with --fix: what is left of them; with --diff: a fix would
+    change something); 2: the file or an option cannot be used.
 
     Example: fuseq check model.onnx --target tensorrt-rtx:sm80,tensorrt-rtx:sm89
     """
     if explain is not None:
         output.print(page_of(explain), markup=False, highlight=False)
         return
+    form = _form(form, as_json)
     settings = find_settings(Path.cwd())
     options = CheckOptions(
         targets=_split(targets) or settings.target or (_DEFAULT_TARGET,),
@@ -92,30 +111,21 @@ def check_command(
         keep_float=settings.keep_float,
     )
     _check_batch(options.batch)
+    wish = FixWish(fixes or diff, unsafe_fixes, diff, out)
+    wish.check(model, layer_info)
+    check_places([model, layer_info, profile], {"--html": html})
+    if html is not None and wish.fixes:
+        raise OptionError("--html shows a check; it does not go with --fix or --diff.")
+    if wish.fixes and model is not None:
+        context.exit(fix_and_print(model, options, wish, form, every))
     with progress(quiet=form != "text") as report:
         report("check", 0, None)
         result = _checked(model, layer_info, profile, options)
+        if html is not None:
+            onnx = None if model is None or model.lower().endswith(".json") else model
+            write_report(html, check_document(result, options, onnx))
     _print(result, form, settings, every)
     context.exit(result.exit_code)
-
-
-def page_of(code: str) -> str:
-    """The rule's page in docs/rules/, or its summary where the pages are not installed.
-
-    Raises:
-        OptionError: No rule has that code.
-    """
-    rule = rule_named(code)
-    for folder in (
-        importlib.resources.files("fuseq").joinpath("rule_pages"),
-        Path(__file__).parents[3] / "docs" / "rules",
-    ):
-        page = folder.joinpath(rule.page)
-        if page.is_file():
-            return page.read_text(encoding="utf-8")
-    return (
-        f"{rule.code} {rule.name}: {rule.summary}\nFix ({rule.fixable.kind}): {rule.fixable.reason}"
-    )
 
 
 def _checked(
@@ -143,21 +153,15 @@ def _print(result: CheckResult, form: str, settings: Settings, every: bool) -> N
         for line in github_lines(result):
             click.echo(line)
     else:
-        _print_text(result, every)
+        print_text(result, every)
     if settings.file is not None and form == "text":
         errors.print(f"settings: {settings.file}", markup=False, highlight=False)
 
 
-def _print_text(result: CheckResult, every: bool) -> None:
-    for line in finding_lines(result.findings, every):
-        output.print(line, highlight=False, soft_wrap=True)
-    output.print(target_table(result))
-    coverage = coverage_lines(result.coverage) if result.coverage is not None else []
-    for line in (*refusal_lines(result), *coverage):
-        output.print(line, highlight=False, soft_wrap=True)
-    count = len(merged(result.findings))
-    output.print(f"{count} finding{'' if count == 1 else 's'}", highlight=False)
-    print_notes(list(result.notes))
+def _form(form: str, as_json: bool) -> str:
+    if as_json and form not in ("text", "json"):
+        raise OptionError(f"--json and --format {form} exclude each other; give one of them.")
+    return "json" if as_json else form
 
 
 def _split(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,11 +9,14 @@ import click
 
 from fuseq.errors import OptionError
 from fuseq.formats import USER_FORMATS
-from fuseq.options import PRECISIONS, QuantizeOptions
+from fuseq.options import METHODS, PRECISIONS, QuantizeOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+html_option = click.option(
+    "--html", "html", type=click.Path(), help="Write the report page, one HTML file, too."
+)
 target_option = click.option(
     "--target",
     default="tensorrt-rtx:sm89",
@@ -31,6 +34,18 @@ shape_option = click.option(
     metavar="NAME:D,D,...",
     help="Static shape of an input with dynamic dimensions; repeat for more.",
 )
+calib_option = click.option(
+    "--calib",
+    required=True,
+    help="Calibration data: folder of images, .npy/.npz/.safetensors, module:function, or random.",
+)
+preset_option = click.option(
+    "--preset", help="How images become inputs: imagenet, clip, inception, zero-one, yolo."
+)
+method_option = click.option(
+    "--method", default="max", show_default=True,
+    help=f"How ranges become scales: {', '.join(METHODS)}; percentile:99.9 names the percentile.",
+)  # fmt: skip
 model_argument = click.argument("model", type=click.Path(path_type=str))
 
 
@@ -46,7 +61,8 @@ def placement_options(command: Command) -> Command:
         click.option("--precision", type=click.Choice(PRECISIONS), help="Type of what stays float."),
         click.option(
             "--policy", type=click.Choice(("pays", "full")), default="pays", show_default=True,
-            help="pays: only what the compiled engine predicts to gain; full: all that the target runs.",
+            help="pays: only what gains, as predicted for the compiled engine or, on onnxruntime:cpu, "
+            "as timed; full: all that the target runs.",
         ),
         click.option("--exclude", multiple=True, metavar="GLOB", help="Keep float; may repeat."),
         click.option("--include", multiple=True, metavar="GLOB", help="Quantize only these."),

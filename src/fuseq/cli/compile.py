@@ -16,7 +16,9 @@ from fuseq.cli.choices import (
     target_option,
 )
 from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.places import check_places
 from fuseq.compiling import compile_model
+from fuseq.errors import OptionError
 from fuseq.model import whole_file
 from fuseq.report.numbers import engine_numbers
 from fuseq.report.terminal import engine_table, kernel_table
@@ -55,6 +57,7 @@ def compile_command(
 
     Example: fuseq compile model.onnx --target tensorrt-rtx:sm89 -o model.engine
     """
+    check_places([model], {"--output": engine_file})
     with progress(quiet=as_json) as report:
         report("compile", 0, None)
         engine = compile_model(
@@ -62,7 +65,12 @@ def compile_command(
             minima=parse_shapes(minima), maxima=parse_shapes(maxima),
             keep_plan=engine_file is not None,
         )  # fmt: skip
-    if engine_file is not None and engine.plan_bytes is not None:
+    if engine_file is not None:
+        if engine.plan_bytes is None:
+            raise OptionError(
+                f"--output {engine_file}: {target} makes no engine file; leave out --output, or "
+                "compile for tensorrt-rtx:smNN or onnxruntime:cpu."
+            )
         with whole_file(Path(engine_file)) as beside:
             beside.write_bytes(engine.plan_bytes)
     if as_json:

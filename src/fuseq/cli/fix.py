@@ -20,6 +20,7 @@ from fuseq.cli.choices import (
     target_option,
 )
 from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.places import check_places
 from fuseq.fix_report import ACTIONS, Change
 from fuseq.fixing import Fixed, fix
 from fuseq.formats import USER_FORMATS
@@ -40,7 +41,8 @@ from fuseq.report.terminal import engine_table, safe
 @click.option("--precision", type=click.Choice(PRECISIONS), help="Type of what stays float.")
 @click.option(
     "--policy", type=click.Choice(("pays", "full")), default="pays", show_default=True,
-    help="pays: only what the compiled engine predicts to gain; full: all that the target runs.",
+    help="pays: only what gains, as predicted for the compiled engine or, on onnxruntime:cpu, "
+    "as timed; full: all that the target runs.",
 )  # fmt: skip
 @click.option(
     "--keep-placement", is_flag=True, help="Change nothing but what is illegal for the target."
@@ -72,6 +74,7 @@ def fix_command(
 
     Example: fuseq fix modelopt.onnx -o fixed.onnx --target tensorrt-rtx:sm89
     """
+    check_places([model], {"--output": out, "--plan-out": plan_out, "--scales-out": scales_out})
     with progress(quiet=as_json) as report:
         result = fix(
             model, out, options=_options(values), fmt=values["fmt"],

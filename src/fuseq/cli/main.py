@@ -12,13 +12,21 @@ from collections.abc import Sequence
 import click
 
 import fuseq
+from fuseq.cli.bench import bench_command
 from fuseq.cli.check import check_command
+from fuseq.cli.compare import compare_command
 from fuseq.cli.compile import compile_command
 from fuseq.cli.console import errors
+from fuseq.cli.deploy import deploy_command
 from fuseq.cli.doctor import doctor_command
 from fuseq.cli.fix import fix_command
 from fuseq.cli.plan import plan_command
+from fuseq.cli.profile import profile_command
 from fuseq.cli.quantize import quantize_command
+from fuseq.cli.report import report_command
+from fuseq.cli.search import search_command
+from fuseq.cli.sensitivity import sensitivity_command
+from fuseq.cli.triton import triton_command
 from fuseq.errors import FuseqError
 
 
@@ -30,10 +38,18 @@ def app() -> None:
 
 for _command in (
     quantize_command,
+    search_command,
+    sensitivity_command,
     plan_command,
     check_command,
     compile_command,
     fix_command,
+    bench_command,
+    profile_command,
+    triton_command,
+    report_command,
+    compare_command,
+    deploy_command,
     doctor_command,
 ):
     app.add_command(_command)

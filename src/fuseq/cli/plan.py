@@ -9,6 +9,7 @@ import click
 
 from fuseq.cli.choices import json_option, model_argument, placement_options, quantize_options
 from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.places import check_places
 from fuseq.planning import plan
 from fuseq.report.numbers import engine_numbers
 from fuseq.report.terminal import engine_table, plan_table
@@ -28,6 +29,7 @@ def plan_command(
 
     Example: fuseq plan model.onnx --format fp8 --target tensorrt-rtx:sm89
     """
+    check_places([model], {"--plan-out": plan_out})
     options = quantize_options(values)
     with progress(quiet=as_json) as report:
         planned = plan(model, options, report)
@@ -49,5 +51,6 @@ def plan_command(
         return
     output.print(plan_table(planned.plan, every))
     if shown:
-        output.print(engine_table(shown, f"predicted for {planned.plan.target}"))
+        known = "predicted" if planned.plan.measurement is None else "measured"
+        output.print(engine_table(shown, f"{known} for {planned.plan.target}"))
     print_notes(list(planned.notes))

@@ -8,9 +8,18 @@ from typing import Any
 
 import click
 
-from fuseq.cli.choices import json_option, model_argument, placement_options, quantize_options
+from fuseq.cli.choices import (
+    calib_option,
+    json_option,
+    method_option,
+    model_argument,
+    placement_options,
+    preset_option,
+    quantize_options,
+)
 from fuseq.cli.console import output, print_json, print_notes, progress
-from fuseq.options import METHODS
+from fuseq.cli.places import check_places
+from fuseq.options import ROUNDINGS
 from fuseq.placement.plan import Plan
 from fuseq.quantizing import Quantized, quantize
 from fuseq.report.numbers import engine_numbers
@@ -20,20 +29,26 @@ from fuseq.report.terminal import engine_table, plan_table
 @click.command("quantize")
 @model_argument
 @click.option("-o", "--output", "out", required=True, type=click.Path(), help="ONNX to write.")
-@click.option(
-    "--calib",
-    required=True,
-    help="Calibration data: folder of images, .npy/.npz/.safetensors, module:function, or random.",
-)
-@click.option(
-    "--preset", help="How images become inputs: imagenet, clip, inception, zero-one, yolo."
-)
-@click.option(
-    "--method", default="max", show_default=True,
-    help=f"How ranges become scales: {', '.join(METHODS)}; percentile:99.9 names the percentile.",
-)  # fmt: skip
+@calib_option
+@preset_option
+@method_option
 @click.option("--limit", type=int, help="Use at most this many samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data.")
+@click.option(
+    "--rounding", type=click.Choice(ROUNDINGS), default="nearest", show_default=True,
+    help="How weights are rounded; gptq weighs errors by the calibration data.",
+)  # fmt: skip
+@click.option(
+    "--bias-correction", is_flag=True, help="Undo the mean error of each layer in its bias."
+)
+@click.option(
+    "--equalize", is_flag=True,
+    help="Bring channels between layers to ranges that one weight scale serves; outputs stay.",
+)  # fmt: skip
+@click.option(
+    "--smooth", type=float, metavar="STRENGTH",
+    help="Move ranges of channels from LayerNorm into the layers behind it, 0 to 1; usually 0.5.",
+)  # fmt: skip
 @placement_options
 @click.option("--plan-in", type=click.Path(), help="Apply this plan instead of planning.")
 @click.option("--plan-out", type=click.Path(), help="Write the plan as JSON.")
@@ -60,6 +75,14 @@ def quantize_command(
         limit=values["limit"],
         seed=values["seed"],
         preset=values["preset"],
+        rounding=values["rounding"],
+        bias_correction=values["bias_correction"],
+        equalize=values["equalize"],
+        smooth=values["smooth"],
+    )
+    check_places(
+        [model, calib, plan_in],
+        {"--output": out, "--plan-out": plan_out, "--scales-out": scales_out},
     )
     given = Plan.load(plan_in) if plan_in else None
     with progress(quiet=as_json) as report:

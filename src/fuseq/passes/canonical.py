@@ -23,6 +23,7 @@ from fuseq.passes.expand import drop_expands
 from fuseq.passes.flat_softmax import merge_flat_softmaxes
 from fuseq.passes.flat_transpose import merge_flat_transposes
 from fuseq.passes.fold_affine import fold_affine
+from fuseq.passes.fold_norm_scale import fold_norm_scales
 from fuseq.passes.gelu import fuse_gelus
 from fuseq.passes.known_sizes import fold_known_sizes
 from fuseq.passes.layer_norm import fuse_layer_norms
@@ -58,6 +59,7 @@ STEPS: tuple[Step, ...] = (
     merge_clips,
     apply_library_rules,
     fuse_layer_norms,
+    fold_norm_scales,
     fuse_gelus,
     split_attention,
     split_unbound_heads,

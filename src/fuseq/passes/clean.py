@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from fuseq.errors import ModelError
+from fuseq.passes.identities import drop_identities
 from fuseq.passes.matching import constant, integers, is_op
 
 FOLD_INPUT_ELEMENTS = 8192
@@ -73,17 +74,17 @@ def _fold(model: ir.Model, *, infers_shapes: bool) -> list[str]:
             output_size_limit=FOLD_OUTPUT_ELEMENTS,
             should_fold=_should_fold,
         ),
-        common.IdentityEliminationPass(),
-        common.RemoveUnusedNodesPass(),
     )
+    drop_identities(model)
+    _run(model, common.RemoveUnusedNodesPass())
     return []
 
 
 def clean_up(model: ir.Model) -> list[str]:
     """Remove identities, dead nodes, unused initializers, functions and opsets; sort the nodes."""
+    drop_identities(model)
     _run(
         model,
-        common.IdentityEliminationPass(),
         common.CommonSubexpressionEliminationPass(),
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]

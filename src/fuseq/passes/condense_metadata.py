@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from fuseq.source_lines import MODULE_KEY, SOURCE_KEY, module_path, source_line
 
-_BULKY_PREFIXES = ("pkg.torch.onnx.", "pkg.onnxscript.", "namespace")
+_BULKY_PREFIXES = ("pkg.torch.onnx.", "pkg.onnxscript.", "namespace", "fuseq.call")
 
 
 def condense_metadata(model: ir.Model) -> None:

@@ -33,7 +33,12 @@ def converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoco
 def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
     array = np.asarray(tensor.numpy())
     limit = largest(dtype)
-    if array.size and not (float(array.min()) >= -limit and float(array.max()) <= limit):
+    narrows = tensor.dtype not in NUMPY_TYPES or largest(tensor.dtype) > limit
+    if (
+        narrows
+        and array.size
+        and not (float(array.min()) >= -limit and float(array.max()) <= limit)
+    ):
         inside = np.clip(array, -limit, limit)  # NaN stays NaN
         array = np.where(np.isinf(array), array, inside)
     with np.errstate(over="ignore", under="ignore"):

@@ -59,7 +59,7 @@ def _layer(node: ir.Node) -> _Layer | None:
     if not is_op(node, "Conv", "ConvTranspose", "Gemm", "MatMul"):
         return None
     weight = scale_weight(node)
-    if weight is None:
+    if weight is None or len(weight.shape) < 2:
         return None
     bias = constant(node.inputs[2]) if len(node.inputs) > 2 else None
     if len(node.inputs) > 2 and node.inputs[2] is not None and bias is None:

@@ -156,6 +156,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, norm: _Norm, taken: set[str]) -> No
     graph.insert_before(last, fused)
     old.replace_all_uses_with(fused.outputs[0])
     fused.outputs[0].name, old.name = old.name, None
+    graph.remove(last, safe=True)  # onnx infers nothing where a node has no named output
 
 
 def _affine_behind(

@@ -22,7 +22,10 @@ def standard_qdq(model: ir.Model) -> list[Repair]:
        PyTorch export writes: QuantizeLinear and DequantizeLinear with an E4M3 zero point 0.
        Shapes and types, lost behind a private operator, are written again.
     2. ``trt::TRT_INT8QuantizeLinear`` and its inverse, with an INT8 zero point.
-    3. ``com.microsoft::QuantizeLinear`` and ``DequantizeLinear``, which ONNX Runtime's quantizer
+    3. ``trt::QuantizeLinear`` and ``trt::DequantizeLinear``, which ModelOpt 0.47's deploy export
+       writes for FP8: the same operators. Between the two it declares UINT8; the type is that of the
+       zero point, or of the weight.
+    4. ``com.microsoft::QuantizeLinear`` and ``DequantizeLinear``, which ONNX Runtime's quantizer
        writes for 16-bit types: the same operators (ONNX Runtime, ContribOperators.md).
     """
     taken = value_names(model)
@@ -34,10 +37,8 @@ def standard_qdq(model: ir.Model) -> list[Repair]:
             if stored not in zeros:
                 zeros[stored] = _zero(model.graph, stored, taken)
             _standardize(model.graph, node, [*node.inputs[:2], zeros[stored]], stored)
-        elif node.domain == MICROSOFT_DOMAIN and node.op_type in _STANDARD:  # case 3
-            zero = constant(node.inputs[2]) if len(node.inputs) > 2 else None
-            stored = zero.dtype if zero is not None else ir.DataType.UINT8
-            _standardize(model.graph, node, list(node.inputs), stored)
+        elif node.domain in (TRT_DOMAIN, MICROSOFT_DOMAIN) and node.op_type in _STANDARD:
+            _standardize(model.graph, node, list(node.inputs), _stored_type(node))  # cases 3 and 4
         else:
             continue
         changed.append(node.name or node.op_type)
@@ -56,6 +57,18 @@ _PRIVATE = {
     (TRT_DOMAIN, "TRT_INT8QuantizeLinear"): ir.DataType.INT8,
     (TRT_DOMAIN, "TRT_INT8DequantizeLinear"): ir.DataType.INT8,
 }
+
+
+def _stored_type(node: ir.Node) -> ir.DataType:
+    """Type of the integers or FP8 values, by the zero point, else by what is dequantized."""
+    zero = constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if zero is not None:
+        return zero.dtype
+    source = node.inputs[0]
+    known = source.dtype if source is not None and node.op_type == _STANDARD[1] else None
+    if node.domain == TRT_DOMAIN:
+        return known or ir.DataType.FLOAT8E4M3FN
+    return ir.DataType.UINT8
 
 
 def _standardize(

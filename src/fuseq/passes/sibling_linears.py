@@ -12,6 +12,7 @@ from fuseq.passes.convert_weights import LAZY_BYTES
 from fuseq.passes.matching import constant, is_op, only_reader, split_constant
 from fuseq.passes.names import value_names
 from fuseq.passes.splice import new_constant, typed
+from fuseq.source_lines import MERGED_KEY, module_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +109,11 @@ def _merge(graph: ir.Graph, siblings: Sequence[_Linear], taken: set[str]) -> Non
 
 
 def _place(graph: ir.Graph, siblings: Sequence[_Linear], made: Sequence[ir.Node]) -> None:
+    modules = [module_path(each.product) for each in siblings]
     for node in made:
         node.metadata_props.update(siblings[0].product.metadata_props)
+        if any(modules):
+            node.metadata_props[MERGED_KEY] = "\n".join(modules)
     graph.insert_before(siblings[0].product, made)
     for linear, part in zip(siblings, made[-1].outputs, strict=True):  # case 3
         old = linear.output

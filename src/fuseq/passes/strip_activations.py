@@ -85,7 +85,7 @@ def _strip(state: Activations, node: ir.Node) -> None:
         text = f"{by.problem} ({', '.join(names)}); the pair is dropped and the tensor has no scale"
         state.repairs.append(Repair("bad scale", source.name or "", tuple(names), text))
     else:
-        source = _saturated(state, source, by, names)
+        source = saturated(state, source, by, names)
     readers = tuple((use.node, use.idx) for use in out.uses() if use.node.graph is state.graph)
     numbers = tuple(i for i, value in enumerate(state.graph.outputs) if value is out)
     for number in numbers:
@@ -172,8 +172,8 @@ def _moved(
     return state.floats[value]
 
 
-def _saturated(state: Activations, source: ir.Value, by: Quantizer, names: list[str]) -> ir.Value:
-    """Case 3."""
+def saturated(state: Activations, source: ir.Value, by: Quantizer, names: list[str]) -> ir.Value:
+    """Case 3 of :func:`strip_activations`: ``source``, or a Clip of it to the stored range."""
     if (by.zero_point > by.qmin).any() or by.format.startswith("fp8"):
         return source
     high = float(np.float32(((by.qmax - by.zero_point) * by.scale.astype(np.float64)).max()))

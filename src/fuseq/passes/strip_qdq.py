@@ -20,6 +20,7 @@ from fuseq.passes.no_ops import remove_no_ops
 from fuseq.passes.opset import raise_opset
 from fuseq.passes.private_qdq import standard_qdq
 from fuseq.passes.qoperators import qoperators_to_pairs
+from fuseq.passes.quantizer_constants import fold_quantizer_constants
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 from fuseq.passes.repairs import Repair
 from fuseq.passes.shapes import infer_shapes
@@ -70,8 +71,9 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     2. Activations are stripped (:func:`fuseq.passes.strip_activations.strip_activations`).
     3. The whole graph becomes FP32, so that a Half scale beside a Float tensor means one thing.
        Inputs and outputs of the model keep their types.
-    4. With ``folds``: weight chains, BatchNormalization and constant factors fold into the weights
-       while these still have their scales, which are multiplied along (``fold_affine``, case 4).
+    4. What constants alone compute is folded; with ``folds`` also weight chains, and
+       BatchNormalization and constant factors fold into the weights while these still have their
+       scales, which are multiplied along (``fold_affine``, case 4).
     5. Weights and biases are stripped (:func:`fuseq.passes.strip_weights.strip_weights`).
 
     The float model computes what the quantized one does but for the rounding of activations.
@@ -79,13 +81,9 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     Raises:
         ModelError: The graph cannot be brought to the needed opset or simplified.
     """
-    notes = lift_constants(model)
-    old_axes = _axes_below_13(model)
-    notes += [*raise_opset(model), *lift_constants_again(model)]
-    for node in model.graph:
-        if node.name in old_axes:
-            node.attributes["axis"] = ir.AttrInt64("axis", old_axes[node.name])
+    notes = [*lift_constants(model), *raise_opset_with_axes(model)]
     fix_names(model)
+    fold_quantizer_constants(model)
     repairs = [repair for spelling in _SPELLINGS for repair in spelling(model)]
     infer_shapes(model)
     pairs = tuple(n.name or "" for n in model.graph if is_quantize(n) or is_dequantize(n))
@@ -95,14 +93,28 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     set_precision(model, "fp32")
     marks = _at_outputs(marks, _drop_idle_casts(model.graph))
     common.RemoveUnusedNodesPass()(model)
-    if folds:
-        for step in (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine):
-            notes += step(model)
+    steps = (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine)
+    for step in steps if folds else steps[:1]:
+        notes += step(model)
     weights, mended_weights = strip_weights(model)
     common.RemoveUnusedNodesPass()(model)
     infer_shapes(model)
     found = (*repairs, *mended, *mended_weights)
     return Stripped((*marks, *weights), found, pairs, keep_fp32, tuple(notes))
+
+
+def raise_opset_with_axes(model: ir.Model) -> list[str]:
+    """Raise the opset in place; scales a channel in a file below opset 13 get the axis that was meant.
+
+    Raises:
+        ModelError: A node has no conversion.
+    """
+    old_axes = _axes_below_13(model)
+    notes = [*raise_opset(model), *lift_constants_again(model)]
+    for node in model.graph:
+        if node.name in old_axes:
+            node.attributes["axis"] = ir.AttrInt64("axis", old_axes[node.name])
+    return notes
 
 
 def _axes_below_13(model: ir.Model) -> dict[str, int]:

@@ -32,6 +32,7 @@ def split_unbound_heads(model: ir.Model) -> list[str]:
         shape = _without_count(model.graph, reshape, taken) if parts else None
         if isinstance(count, int) and parts and shape is not None:
             _rewrite(model.graph, reshape, shape, count, parts, taken)
+            _remove_chain(model.graph, reshape)
     return []
 
 
@@ -133,6 +134,14 @@ def _rewrite(
     for node in made:
         node.metadata_props.update(reshape.metadata_props)
     graph.insert_after(reshape, made)
+
+
+def _remove_chain(graph: ir.Graph, reshape: ir.Node) -> None:
+    """Remove what took the parts before: dead, it would still have to pass shape inference."""
+    transpose = reshape.outputs[0].consumers()[0]
+    readers = transpose.outputs[0].consumers()
+    squeezes = [node for reader in readers for out in reader.outputs for node in out.consumers()]
+    graph.remove([reshape, transpose, *readers, *squeezes], safe=True)
 
 
 def _swapped(heads: ir.Shape | None) -> ir.Shape | None:

@@ -58,6 +58,8 @@ def _moved(node: ir.Node, tensor: ir.TensorProtocol) -> ir.TensorProtocol | None
         return tensor
     if node.op_type == "Transpose":
         perm = _perm(node, len(shape))
+        if sorted(perm) != list(range(len(shape))):
+            return None
         return _lazily(tensor, tuple(shape[axis] for axis in perm), perm)
     target = _target(node, shape)
     return None if target is None else _lazily(tensor, target, None)

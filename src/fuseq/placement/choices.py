@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from fuseq.placement.patterns import Weighted
 from fuseq.placement.plan import Policy
-from fuseq.source_lines import module_path
+from fuseq.source_lines import module_paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,8 @@ def user_refusal(names: Iterable[str], options: PlanOptions) -> str:
 
 def names_of(match: Weighted) -> tuple[str, ...]:
     """What a glob may name: the node, its weight, its module path, its operator."""
-    module = module_path(match.node)
-    return (match.node.name or "", match.weight.name or "", module, match.node.op_type)
+    modules = module_paths(match.node)
+    return (match.node.name or "", match.weight.name or "", *modules, match.node.op_type)
 
 
 def unmatched_globs(matches: Sequence[Weighted], options: PlanOptions) -> list[str]:

@@ -18,6 +18,9 @@ MARGIN = 0.05
 """Integer times count this much more: an estimate must promise a twentieth to be believed."""
 
 
+_NOUN = {"estimated": "estimate", "measured": "measurement"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """Estimated time of the units and their conversions, for one sample on one core.
@@ -85,15 +88,27 @@ def estimate(costs: Sequence[Cost], tensors: Sequence[Tensor], chosen: frozenset
 
 
 def why_float(
-    number: int, costs: Sequence[Cost], tensors: Sequence[Tensor], chosen: frozenset[int]
+    number: int,
+    costs: Sequence[Cost],
+    tensors: Sequence[Tensor],
+    chosen: frozenset[int],
+    known_by: str = "estimated",
 ) -> str:
-    """Why a unit that could run on integers stays float, with the numbers that decided."""
+    """Why a unit that could run on integers stays float, with the numbers that decided.
+
+    Args:
+        number: The unit.
+        costs: Cost by unit number.
+        tensors: The tensors between units and the rest.
+        chosen: Units that run on integers.
+        known_by: ``estimated`` or ``measured``: where the costs come from.
+    """
     cost = costs[number]
     if cost.float_ns == 0:
-        return "it only reshapes, and what stands around it is float"
+        return "it costs nothing in float, and what stands around it is float"
     if cost.integer_ns >= cost.float_ns:
         return (
-            f"its integer kernel is estimated at {cost.integer_ns / 1e3:.1f} us a sample, "
+            f"its integer kernel is {known_by} at {cost.integer_ns / 1e3:.1f} us a sample, "
             f"the float one at {cost.float_ns / 1e3:.1f} us"
         )
     touched = [t for t in tensors if number in t.readers or t.writer == number]
@@ -106,9 +121,9 @@ def why_float(
     if saved_ns > converting_ns:
         return (
             f"integers would save {(saved_ns - converting_ns) / 1e3:.1f} of "
-            f"{cost.float_ns / 1e3:.1f} us a sample, less than the error of the estimate"
+            f"{cost.float_ns / 1e3:.1f} us a sample, less than the error of the {_NOUN[known_by]}"
         )
     return (
         f"integers would save {saved_ns / 1e3:.1f} us a sample, and converting at its ends "
-        f"would cost {converting_ns / 1e3:.1f} us (estimated)"
+        f"would cost {converting_ns / 1e3:.1f} us ({known_by})"
     )

@@ -101,7 +101,9 @@ def _size(dim: int | ir.SymbolicDim, axis: int, batch: frozenset[str]) -> int:
 
 
 def unit_cost(unit: Unit, costs: OperatorCosts, batch: frozenset[str]) -> Cost | None:
-    """Cost of one unit; None where a shape is unknown."""
+    """Cost of one unit, measured if it was; None where a shape is unknown."""
+    if unit.name in costs.measured:
+        return costs.measured[unit.name]
     out = elements(unit.core.outputs[0], batch)
     if out is None:
         return None

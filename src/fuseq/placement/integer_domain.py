@@ -123,6 +123,7 @@ def _cheapest(
 
     ``is_full`` forces the operators with weights to run on integers.
     """
+    known_by = "measured" if operator_costs.measured else "estimated"
     batch = batch_symbols(graph)
     found = [unit_cost(unit, operator_costs, batch) for unit in allowed]
     numbers = [number for number, cost in enumerate(found) if cost is not None]
@@ -132,7 +133,7 @@ def _cheapest(
     forced = {number for number, unit in enumerate(known) if is_full and unit.weighted}
     chosen = choose_units(costs, tensors, forced)
     reasons = {
-        numbers[number]: why_float(number, costs, tensors, chosen)
+        numbers[number]: why_float(number, costs, tensors, chosen, known_by)
         for number in range(len(known))
         if number not in chosen
     }
@@ -143,16 +144,12 @@ def _cheapest(
     }
     total = estimate(costs, tensors, chosen)
     note = (
-        f"{len(chosen)} of {len(allowed)} operators with integer kernels run on integers: estimated "
-        f"{total.planned_ns / 1e6:.2f} ms against {total.float_ns / 1e6:.2f} ms in float for those "
-        "operators, one sample, one core."
+        f"{len(chosen)} of {len(allowed)} operators with integer kernels run on integers: by "
+        f"{known_by} kernel times {total.planned_ns / 1e6:.2f} ms against "
+        f"{total.float_ns / 1e6:.2f} ms in float for those operators, one sample."
     )
-    if not chosen:
-        note = (
-            "nothing is quantized: no island of integer operators is estimated to be faster than "
-            "float on this processor; --policy full quantizes anyway."
-        )
-    return Choice(frozenset(numbers[number] for number in chosen), reasons, (note,))
+    whole = frozenset(numbers[number] for number in chosen)
+    return Choice(whole, reasons, () if is_full else (note,))
 
 
 def _regions(

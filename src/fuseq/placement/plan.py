@@ -101,6 +101,43 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One way to run the model that was timed beside others. Measured, on one machine.
+
+    Attributes:
+        name: ``float``, ``everything``, or which cut it is.
+        operators: How many run in the format.
+        median_ms: Median time of one run.
+        best_ms: Shortest run.
+        speedup: How many times faster than float: the smaller of two ratios, of the shortest runs,
+            and the median over rounds of the ratio in one round. Noise seldom moves both.
+    """
+
+    name: str
+    operators: int
+    median_ms: float
+    best_ms: float
+    speedup: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """Timed candidates, and which was kept. What a plan rests on where the target runs here.
+
+    Attributes:
+        machine: Processor and threads, in words.
+        rounds: How often the candidates took turns.
+        candidates: ``float`` first.
+        chosen: Name of the one that was kept.
+    """
+
+    machine: str
+    rounds: int
+    candidates: tuple[Candidate, ...]
+    chosen: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A whole decision for one model, target and format. Round-trips through JSON."""
 
@@ -113,6 +150,7 @@ class Plan:
     regions: tuple[Region, ...] = ()
     notes: tuple[str, ...] = ()
     prediction: Prediction | None = None
+    measurement: Measurement | None = None
 
     def groups(self) -> dict[str, list[QuantizedTensor]]:
         """Tensors by scale group, in plan order."""
@@ -239,7 +277,26 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         regions=tuple(_region_from(item) for item in _list(data, "regions")),
         notes=tuple(_strings(data, "notes")),
         prediction=Prediction(**data["prediction"]) if data.get("prediction") else None,
+        measurement=_measurement_from(data.get("measurement")),
     )
+
+
+def _measurement_from(data: dict[str, Any] | None) -> Measurement | None:
+    if data is None:
+        return None
+    candidates = tuple(
+        Candidate(
+            _text(item, "name"),
+            int(item["operators"]),
+            float(item["median_ms"]),
+            float(item["best_ms"]),
+            float(item["speedup"]),
+        )
+        for item in _list(data, "candidates")
+    )
+    names = tuple(candidate.name for candidate in candidates)
+    chosen: str = _choice(data, "chosen", names)
+    return Measurement(_text(data, "machine"), int(data["rounds"]), candidates, chosen)
 
 
 def _tensor_from(data: dict[str, Any]) -> QuantizedTensor:

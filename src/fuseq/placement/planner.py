@@ -8,11 +8,12 @@ pay is taken out afterwards by :mod:`fuseq.placement.pays`.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from fuseq.formats import Format
 from fuseq.placement.choices import PlanOptions, blocked_by_user, unmatched_globs, user_refusal
 from fuseq.placement.joins import unweighted_entries, with_nodes
 from fuseq.placement.patterns import (
@@ -32,11 +33,13 @@ from fuseq.placement.patterns import (
 )
 from fuseq.placement.plan import Plan, QuantizedTensor, Region, Use, fingerprint
 from fuseq.placement.sharing import share_scales
+from fuseq.placement.tables import tables
+from fuseq.placement.weight_noise import (
+    FULL_CHANNEL_SQNR_DB,
+    MIN_CHANNEL_SQNR_DB,
+    per_tensor_is_accurate,
+)
 from fuseq.targets.fusion import FusionRules
-
-MIN_CHANNEL_SQNR_DB = 20.0
-"""A weight whose tenth-percentile channel falls below this with one per-tensor INT8 scale gets
-per-channel scales. 20 dB: the noise of the channel's output stays a tenth of its signal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +77,11 @@ def plan_everything(
     matches = [found for node in model.graph if (found := weighted(node)) is not None]
     blocked = blocked_by_user(model.graph, matches, options)
     merged = _merged_inputs(matches, rules, blocked)
-    drafts = [_weighted_draft(match, rules, blocked, merged) for match in matches]
+    least_db = FULL_CHANNEL_SQNR_DB if options.policy == "full" else MIN_CHANNEL_SQNR_DB
+    drafts = [_weighted_draft(match, rules, blocked, merged, least_db) for match in matches]
     drafts += _attention_drafts(model.graph, rules, options)
     drafts += _normalization_drafts(model.graph)
+    drafts += _table_drafts(model.graph, rules, options)
     order = {node.name or "": position for position, node in enumerate(model.graph)}
     drafts.sort(key=lambda draft: order.get(draft.region.nodes[0], 0))
     if rules.residual == "identity":
@@ -95,7 +100,11 @@ def plan_everything(
 
 
 def _weighted_draft(
-    match: Weighted, rules: FusionRules, blocked: dict[str, str], merged: dict[str, str]
+    match: Weighted,
+    rules: FusionRules,
+    blocked: dict[str, str],
+    merged: dict[str, str],
+    least_db: float,
 ) -> Draft:
     node = match.node
     name = node.name or ""
@@ -106,7 +115,7 @@ def _weighted_draft(
     if refusal:
         return Draft(Region(name, pattern, nodes, False, f"float: {refusal}"))
     why = f"the {pattern} {name} runs in {rules.activation.name}"
-    axis, group, weight_why = _weight_scale(match, rules, merged)
+    axis, group, weight_why = _weight_scale(match, rules, merged, least_db)
     tensors = [
         QuantizedTensor(
             match.data.name or "", "activation", rules.activation.name, None,
@@ -145,22 +154,52 @@ def refusal_of(match: Weighted, rules: FusionRules) -> str:
             if step.op_type in ACTIVATIONS and step.op_type not in rules.depthwise_activations:
                 return f"a quantized depthwise convolution does not fuse {step.op_type}"
     if match.is_conv and match.weight.shape is not None:
-        channels = int(match.weight.shape.numpy()[1]) * match.groups
-        if channels < rules.min_conv_channels:
-            return (
-                f"no {rules.activation.name} kernel takes {channels} input channels; "
-                f"{rules.min_conv_channels} are the least"
-            )
+        shape = [int(size) for size in match.weight.shape.numpy()]
+        if why := convolution_refusal(node.op_type, shape, match.groups, rules):
+            return why
     if len(match.weight.shape or ()) > 2 and not match.is_conv:
         return "its weight is a batch of matrices, which no kernel takes in this format"
+    if not match.is_conv and match.weight.shape is not None:
+        rows, columns = (int(size) for size in match.weight.shape.numpy())
+        if rows % rules.linear_multiple or columns % rules.linear_multiple:
+            multiple = rules.linear_multiple
+            return f"no kernel takes a weight of {rows} x {columns}, no multiples of {multiple}"
     tensor = constant_of(match.weight)
     if tensor is not None and not np.isfinite(tensor.numpy()).all():
         return "its weight has NaN or infinite values"
     return ""
 
 
+def convolution_refusal(op_type: str, shape: Sequence[int], groups: int, rules: FusionRules) -> str:
+    """Why a convolution's groups, channels or window have no kernel in the format; "" if they have.
+
+    Args:
+        op_type: Conv or ConvTranspose.
+        shape: The weight's: [out, in / groups, window ...] of a Conv, [in, out / groups, window ...]
+            of a ConvTranspose.
+        groups: Groups of channels.
+        rules: The target's.
+    """
+    name = rules.activation.name
+    first, second, *window = shape
+    in_group = first // groups if op_type == "ConvTranspose" else second
+    if groups > 1 and in_group > 1 and rules.grouped:
+        return rules.grouped
+    channels = in_group * groups
+    if channels < rules.min_conv_channels:
+        least = rules.min_conv_channels
+        return f"no {name} kernel takes {channels} input channels; {least} are the least"
+    if in_group % rules.conv_channel_multiple:
+        multiple = rules.conv_channel_multiple
+        return f"no {name} kernel takes {in_group} input channels, no multiple of {multiple}"
+    taps = math.prod(window)
+    if rules.max_conv_taps is not None and taps > rules.max_conv_taps:
+        return f"no {name} kernel takes a window of {taps} positions; {rules.max_conv_taps} are the most"
+    return ""
+
+
 def _weight_scale(
-    match: Weighted, rules: FusionRules, merged: dict[str, str]
+    match: Weighted, rules: FusionRules, merged: dict[str, str], least_db: float
 ) -> tuple[int | None, str, str]:
     """Axis and scale group of a weight, and why."""
     name = match.weight.name or ""
@@ -172,29 +211,13 @@ def _weight_scale(
     granularity = rules.conv_weights if match.is_conv else rules.linear_weights
     if granularity == "channel":
         return match.channel_axis, name, "one scale a channel"
-    if per_tensor_is_accurate(match, rules.weight):
+    if per_tensor_is_accurate(match, rules.weight, least_db):
         return None, name, "one scale, which fuses into the kernel"
-    return match.channel_axis, name, "one scale a channel: with one for all, channels would vanish"
-
-
-def per_tensor_is_accurate(match: Weighted, fmt: Format) -> bool:
-    """Whether one scale keeps nine channels of ten above :data:`MIN_CHANNEL_SQNR_DB`.
-
-    Noise of a uniform step s is s^2 / 12 (Widrow and Kollar, Quantization Noise, chapter 5).
-    A floating format keeps its relative precision, so one scale serves all channels.
-    """
-    tensor = constant_of(match.weight)
-    if fmt.is_float or tensor is None:
-        return True
-    array = np.moveaxis(tensor.numpy().astype(np.float32), match.channel_axis, 0)
-    channels = array.reshape(array.shape[0], -1)
-    step = float(np.abs(channels).max()) / fmt.qmax
-    power = np.square(channels).mean(axis=1)
-    power = power[power > 0]
-    if step == 0 or not power.size:
-        return True
-    sqnr_db = 10 * np.log10(power * 12 / step**2)
-    return float(np.percentile(sqnr_db, 10)) >= MIN_CHANNEL_SQNR_DB
+    return (
+        match.channel_axis,
+        name,
+        "one scale a channel: one for all would drown small channels in noise",
+    )
 
 
 def _merged_inputs(
@@ -263,6 +286,18 @@ def _attention_draft(found: Attention, nodes: tuple[str, ...], rules: FusionRule
         for role, node, index, known_amax in parts
     )  # fmt: skip
     return Draft(Region(name, "attention", nodes, True, f"quantized: {reason}"), tensors)
+
+
+def _table_drafts(graph: ir.Graph, rules: FusionRules, options: PlanOptions) -> list[Draft]:
+    drafts = []
+    for region, entry in tables(graph, rules):
+        refusal = user_refusal(region.nodes, options)
+        if refusal:
+            refused = Region(region.name, region.pattern, region.nodes, False, f"float: {refusal}")
+            drafts.append(Draft(refused))
+        else:
+            drafts.append(Draft(region, (entry,)))
+    return drafts
 
 
 def _normalization_drafts(graph: ir.Graph) -> list[Draft]:

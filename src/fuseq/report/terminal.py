@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -96,18 +97,20 @@ def plan_table(plan: Plan, every: bool = False) -> Table:
     table.add_column("regions", justify="right")
     table.add_column("decision", overflow="fold")
     counts = Counter(
-        (region.pattern, region.quantized, _gist(region.reason)) for region in plan.regions
+        (region.pattern, region.quantized, gist(region.reason)) for region in plan.regions
     )
-    for (pattern, _, gist), count in counts.most_common():
-        table.add_row(pattern, str(count), safe(gist, 300))
+    for (pattern, _, told), count in counts.most_common():
+        table.add_row(pattern, str(count), safe(told, 300))
     return table
 
 
-def _gist(reason: str) -> str:
+def gist(reason: str) -> str:
     """A reason without what differs from region to region, so that equal ones are counted."""
-    if "(predicted)" in reason or "estimated" in reason:
+    if "(predicted)" in reason or "estimated" in reason or "measured at" in reason:
         kept = reason.startswith("quantized")
         return "quantized: predicted faster" if kept else "float: predicted slower when quantized"
+    if reason.endswith(" in calibration"):
+        return re.sub(r"^float: \S+ is ", "float: its tensor is ", reason)
     return "quantized" if reason.startswith("quantized") else reason
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from fuseq.errors import OptionError
 from fuseq.targets.base import Target, split_target
 
-COMPILERS = ("tensorrt-rtx", "tensorrt", "onnxruntime")
+COMPILERS = ("tensorrt-rtx", "tensorrt", "onnxruntime", "torch")
 """Compilers that a target can name."""
 
 KNOWN_TARGETS = (
     *(f"tensorrt-rtx:sm{capability}" for capability in (75, 80, 86, 89, 120, 121)),
     *(f"tensorrt:sm{capability}" for capability in (75, 80, 86, 89, 90, 120, 121)),
     "onnxruntime:cpu",
+    "torch:cuda",
 )
 """Every target, as users write it."""
 
@@ -39,6 +40,10 @@ def parse_target(text: str, gpu: str | None = None) -> Target:
         from fuseq.targets.onnxruntime_cpu import OnnxRuntimeCpu  # noqa: PLC0415
 
         return OnnxRuntimeCpu.parse(device)
+    if compiler == "torch":
+        from fuseq.targets.torch_cuda.target import TorchCuda  # noqa: PLC0415
+
+        return TorchCuda.parse(device)
     raise OptionError(
         f"--target {text!r}: unknown compiler {compiler!r}; fuseq knows {', '.join(COMPILERS)}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -139,6 +139,57 @@ class ShapeProfile:
     maximum: Mapping[str, tuple[int, ...]] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Times of one model among several that took turns on this machine.
+
+    Attributes:
+        name: As the caller called it.
+        median_ms: Median over rounds, in milliseconds.
+        best_ms: Shortest run.
+        rounds_ms: Every run, in order.
+        speedup: How many times faster than the first model: median over rounds of the first
+            model's time divided by this one's.
+    """
+
+    name: str
+    median_ms: float
+    best_ms: float
+    rounds_ms: tuple[float, ...]
+    speedup: float
+
+    @property
+    def rounds(self) -> int:
+        """Number of timed runs."""
+        return len(self.rounds_ms)
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """Models that took turns, the one that speedups refer to first; ``how`` they were timed."""
+
+    times: tuple[Timing, ...]
+    how: str
+
+
+@runtime_checkable
+class MeasuringTarget(Protocol):
+    """A target that runs on this machine: plans are judged by timed runs, not by predictions."""
+
+    @property
+    def machine(self) -> str:
+        """The processor, in words."""
+        ...
+
+    def measure(self, models: Mapping[str, ir.Model], profile: ShapeProfile) -> Race:
+        """Time ``models``, taking turns; speedups refer to the first.
+
+        Raises:
+            TargetError: The compiler refused a model.
+        """
+        ...
+
+
 class Target(Protocol):
     """A compiler and a device."""
 
@@ -206,8 +257,11 @@ __all__: Sequence[str] = (
     "Engine",
     "Kernel",
     "KernelType",
+    "MeasuringTarget",
+    "Race",
     "ShapeProfile",
     "Target",
     "TensorInfo",
+    "Timing",
     "split_target",
 )

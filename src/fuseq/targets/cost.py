@@ -1,7 +1,7 @@
 """The cost model: predicted time of a kernel on a GPU. Everything it says is a prediction.
 
-A kernel takes ``launch + max(memory, products) + exposed`` microseconds (the roofline model: Williams,
-Waterman, Patterson, "Roofline", CACM 52(4), 2009), where
+A kernel takes ``launch + max(max(memory, products) + exposed, power)`` microseconds (the roofline
+model: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009), where
 
 1. memory is ``max(DRAM bytes / reached bandwidth, all bytes / L2 rate, all bytes / SM rate)``.
    A tensor that a recent kernel touched is read from L2, one that fits L2 is written to it. The SM
@@ -16,6 +16,7 @@ Waterman, Patterson, "Roofline", CACM 52(4), 2009), where
 4. fused attention runs its two products and one exponential for each score in turn, over queries
    and keys padded to whole tiles (Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3",
    2024, section 1: exponentials have far lower throughput than tensor cores).
+5. no kernel with products is faster than its energy over the board's power (:mod:`.energy`).
 
 The constants were chosen on five ResNet-18 engines on an A100 and checked on other GPUs and models:
 docs/cost-model.md says how, and how far off they are.
@@ -28,6 +29,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from fuseq.targets.base import Kernel, KernelType
+from fuseq.targets.energy import power_us
 from fuseq.targets.gpus import Gpu
 
 
@@ -38,7 +40,6 @@ class Constants:
     Attributes:
         launch_us: Start, first loads, last stores and end of a kernel in a CUDA graph.
         tile_ramp_us: Filling and draining the tile pipeline of a product, beyond ``launch_us``.
-        dram_efficiency: Part of the stated memory bandwidth that streaming reaches.
         tensor_core_efficiency: Part of the tensor cores' peak that the inside of a tile reaches.
         cuda_core_efficiency: The same for products on CUDA cores.
         l2_bytes_per_clock: L2 traffic that one SM sustains; on A100 half of the 5120 B/clk that all
@@ -53,7 +54,6 @@ class Constants:
 
     launch_us: float = 2.5
     tile_ramp_us: float = 2.5
-    dram_efficiency: float = 0.9
     tensor_core_efficiency: float = 0.85
     cuda_core_efficiency: float = 0.75
     l2_bytes_per_clock: float = 28.0
@@ -122,7 +122,8 @@ def predict_us(
         return constants.launch_us + memory
     work = _products(kernel, gpu, constants)
     exposed = work.ramp_us + min(memory, work.us) / work.waves
-    return constants.launch_us + max(memory, work.us) + exposed
+    limited = power_us(kernel, gpu)  # case 5
+    return constants.launch_us + max(max(memory, work.us) + exposed, limited)
 
 
 def with_predictions(
@@ -157,11 +158,9 @@ def memory_us(
     constants: Constants = CONSTANTS,
 ) -> float:
     """Time to move a kernel's tensors and constants, microseconds (case 1)."""
-    room = constants.l2_kept * gpu.l2_bytes
     total = kernel.activation_bytes + kernel.weights_bytes
-    cached = sum(tensor.nbytes for tensor in kernel.inputs if tensor.name in resident)
-    cached += sum(tensor.nbytes for tensor in kernel.outputs if tensor.nbytes <= room)
-    dram_us = (total - cached) / (gpu.bandwidth_gbs * 1e3 * constants.dram_efficiency)
+    dram_bytes = _dram_bytes(kernel, gpu, resident, constants)
+    dram_us = dram_bytes / (gpu.bandwidth_gbs * 1e3 * gpu.dram_efficiency)
     per_clock = constants.l2_bytes_per_clock
     if kernel.compiler_type.lower() in _REFORMAT_WORDS:
         per_clock = constants.reformat_bytes_per_clock
@@ -172,6 +171,14 @@ def memory_us(
         narrowed = sum(math.prod(t.shape) for t in kernel.outputs if t.dtype in _EIGHT_BIT)
         narrowed_us = narrowed / (constants.narrowed_per_clock * gpu.sm_clocks_per_us)
     return max(dram_us, total / (per_clock * gpu.sm_clocks_per_us), narrowed_us)
+
+
+def _dram_bytes(kernel: Kernel, gpu: Gpu, resident: Collection[str], constants: Constants) -> int:
+    """Bytes that do not stay in L2: inputs that are not there, outputs that do not fit, weights."""
+    room = constants.l2_kept * gpu.l2_bytes
+    read = sum(tensor.nbytes for tensor in kernel.inputs if tensor.name not in resident)
+    written = sum(tensor.nbytes for tensor in kernel.outputs if tensor.nbytes > room)
+    return read + written + kernel.weights_bytes
 
 
 @dataclasses.dataclass(frozen=True)

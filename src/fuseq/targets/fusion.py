@@ -37,6 +37,7 @@ class OperatorCosts:
         quantize_ns: One element from float to integer, with its change of layout.
         dequantize_ns: One element from integer to float, with its change of layout.
         kernel_ns: One kernel, however small.
+        measured: What single operators took on this machine, by node name; instead of the above.
     """
 
     conv_mac: Cost
@@ -50,6 +51,7 @@ class OperatorCosts:
     quantize_ns: float
     dequantize_ns: float
     kernel_ns: float
+    measured: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,13 @@ class FusionRules:
             output, else the reason why not.
         attention_key_multiple: The fused kernel needs a number of keys divisible by this.
         depthwise: "" when depthwise convolutions run in the format, else the reason why not.
+        grouped: The same for convolutions of more than one group that are not depthwise.
         min_conv_channels: Input channels below which no kernel of the format exists.
+        conv_channel_multiple: Input channels of a group must be divisible by this.
+        max_conv_taps: Positions of a convolution's window (9 for 3x3) that kernels of the format
+            take at most; None: any number.
+        linear_multiple: Rows and columns of a GEMM weight must be divisible by this.
+        tables: Tables of embeddings are stored in the weight format, one scale a row.
         data_ops: Operators that run on quantized data between pairs, and whether input and output
             share one scale (``same``) or have their own (``own``).
         refused: Operators with weights that never run in the format: the reason.
@@ -101,3 +109,8 @@ class FusionRules:
     depthwise_activations: frozenset[str] | None = None
     adds_behind_activation: bool = True
     unweighted: frozenset[str] = frozenset()
+    grouped: str = ""
+    conv_channel_multiple: int = 1
+    max_conv_taps: int | None = None
+    linear_multiple: int = 1
+    tables: bool = False

@@ -30,7 +30,9 @@ class Gpu:
         int8_tops: The same for INT8, INT32 accumulated.
         tf32_tflops: The same for TF32; 0 where tensor cores lack it.
         fp32_tflops: CUDA cores, FP32 fused multiply-add.
+        board_w: Power limit of the board, watts; 0 where it is shared with a processor.
         sources: Documents that state these numbers.
+        dram_efficiency: Part of the bandwidth that streaming reaches.
     """
 
     name: str
@@ -45,7 +47,9 @@ class Gpu:
     int8_tops: float
     tf32_tflops: float
     fp32_tflops: float
+    board_w: int
     sources: tuple[str, ...]
+    dram_efficiency: float = 0.9
 
     @property
     def l2_bytes(self) -> int:
@@ -77,6 +81,12 @@ class Gpu:
         return tensor.get(dtype, self.fp32_tflops)
 
 
+_INLINE_ECC = 0.79
+"""GDDR6 of boards that leave the factory with ECC on, whose check bits take bandwidth: 677 of 864 GB/s
+in the quantize kernels that NVIDIA published for an L40S (AIConfigurator 0.12.0, ``quantize``), 469 of
+600 on an A10, 240 of 320 on a T4 (chsasank/device-benchmarks; RTX 3090 and 4090, without, 0.89 and
+0.90)."""
+
 _WEB = "https://www.nvidia.com/en-us/"
 _IMAGES = "https://images.nvidia.com/aem-dam/"
 _TURING = _IMAGES + (
@@ -103,44 +113,44 @@ _SPARK = (
 )
 
 # fmt: off
-#       name, capability, GB/s, L2 MiB, SMs, MHz, fp16, bf16, fp8, int8, tf32, fp32, sources
+#       name, capability, GB/s, L2 MiB, SMs, MHz, fp16, bf16, fp8, int8, tf32, fp32, W, sources
 GPUS: tuple[Gpu, ...] = (
-    Gpu("T4", 75, 320, 4, 40, 1590, 65.0, 0.0, 0.0, 130.0, 0.0, 8.1,
-        (_TURING, _WEB + "data-center/tesla-t4/")),
-    Gpu("TITAN RTX", 75, 672, 6, 72, 1770, 130.5, 0.0, 0.0, 261.0, 0.0, 16.3,
+    Gpu("T4", 75, 320, 4, 40, 1590, 65.0, 0.0, 0.0, 130.0, 0.0, 8.1, 70,
+        (_TURING, _WEB + "data-center/tesla-t4/"), _INLINE_ECC),
+    Gpu("TITAN RTX", 75, 672, 6, 72, 1770, 130.5, 0.0, 0.0, 261.0, 0.0, 16.3, 280,
         (_TURING, _WEB + "titan/titan-rtx/")),
-    Gpu("A100 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
+    Gpu("A100 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5, 300,
         (_A100, _AMPERE)),
-    Gpu("A100 80GB SXM", 80, 2039, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
+    Gpu("A100 80GB SXM", 80, 2039, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5, 400,
         (_A100, _AMPERE)),
-    Gpu("A800 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5,
+    Gpu("A800 80GB PCIe", 80, 1935, 40, 108, 1410, 312.0, 312.0, 0.0, 624.0, 156.0, 19.5, 300,
         ("NVIDIA A800 80GB PCIe product brief: A100's chip with slower NVLink", _AMPERE)),
-    Gpu("A30", 80, 933, 24, 56, 1440, 165.0, 165.0, 0.0, 330.0, 82.0, 10.3,
+    Gpu("A30", 80, 933, 24, 56, 1440, 165.0, 165.0, 0.0, 330.0, 82.0, 10.3, 165,
         (_WEB + "data-center/products/a30-gpu/", _AMPERE)),
-    Gpu("A10", 86, 600, 6, 72, 1695, 125.0, 125.0, 0.0, 250.0, 62.5, 31.2,
-        (_WEB + "data-center/products/a10-gpu/", _GA102)),
-    Gpu("RTX A6000", 86, 768, 6, 84, 1800, 154.8, 154.8, 0.0, 309.7, 77.4, 38.7, (_GA102,)),
-    Gpu("RTX 3090", 86, 936, 6, 82, 1695, 71.0, 71.0, 0.0, 284.0, 35.6, 35.6, (_GA102,)),
-    Gpu("L4", 89, 300, 48, 58, 2040, 121.0, 121.0, 242.5, 242.5, 60.0, 30.3,
-        (_WEB + "data-center/l4/", _ADA)),
-    Gpu("L40", 89, 864, 96, 142, 2490, 181.05, 181.05, 362.0, 362.0, 90.5, 90.5,
-        (_WEB + "data-center/l40/", _ADA)),
-    Gpu("L40S", 89, 864, 96, 142, 2520, 362.05, 362.05, 733.0, 733.0, 183.0, 91.6,
-        (_WEB + "data-center/l40s/", _ADA)),
-    Gpu("RTX 6000 Ada", 89, 960, 96, 142, 2505, 364.2, 364.2, 728.5, 728.5, 182.1, 91.1,
-        (_WEB + "design-visualization/rtx-6000/", _ADA)),
-    Gpu("RTX 4090", 89, 1008, 72, 128, 2520, 165.2, 165.2, 330.3, 660.6, 82.6, 82.6, (_ADA,)),
-    Gpu("H100 SXM", 90, 3350, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9,
+    Gpu("A10", 86, 600, 6, 72, 1695, 125.0, 125.0, 0.0, 250.0, 62.5, 31.2, 150,
+        (_WEB + "data-center/products/a10-gpu/", _GA102), _INLINE_ECC),
+    Gpu("RTX A6000", 86, 768, 6, 84, 1800, 154.8, 154.8, 0.0, 309.7, 77.4, 38.7, 300, (_GA102,)),
+    Gpu("RTX 3090", 86, 936, 6, 82, 1695, 71.0, 71.0, 0.0, 284.0, 35.6, 35.6, 350, (_GA102,)),
+    Gpu("L4", 89, 300, 48, 58, 2040, 121.0, 121.0, 242.5, 242.5, 60.0, 30.3, 72,
+        (_WEB + "data-center/l4/", _ADA), _INLINE_ECC),
+    Gpu("L40", 89, 864, 96, 142, 2490, 181.05, 181.05, 362.0, 362.0, 90.5, 90.5, 300,
+        (_WEB + "data-center/l40/", _ADA), _INLINE_ECC),
+    Gpu("L40S", 89, 864, 96, 142, 2520, 362.05, 362.05, 733.0, 733.0, 183.0, 91.6, 350,
+        (_WEB + "data-center/l40s/", _ADA), _INLINE_ECC),
+    Gpu("RTX 6000 Ada", 89, 960, 96, 142, 2505, 364.2, 364.2, 728.5, 728.5, 182.1, 91.1, 300,
+        (_WEB + "design-visualization/rtx-6000/", _ADA), _INLINE_ECC),
+    Gpu("RTX 4090", 89, 1008, 72, 128, 2520, 165.2, 165.2, 330.3, 660.6, 82.6, 82.6, 450, (_ADA,)),
+    Gpu("H100 SXM", 90, 3350, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9, 700,
         (_HOPPER, _WEB + "data-center/h100/")),
-    Gpu("H100 PCIe", 90, 2000, 50, 114, 1620, 756.4, 756.4, 1512.9, 1512.9, 378.2, 51.2,
+    Gpu("H100 PCIe", 90, 2000, 50, 114, 1620, 756.4, 756.4, 1512.9, 1512.9, 378.2, 51.2, 350,
         (_HOPPER, _WEB + "data-center/h100/")),
-    Gpu("H200", 90, 4800, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9,
+    Gpu("H200", 90, 4800, 50, 132, 1830, 989.4, 989.4, 1978.9, 1978.9, 494.7, 66.9, 700,
         (_HOPPER, _WEB + "data-center/h200/")),
-    Gpu("RTX 5090", 120, 1792, 96, 170, 2407, 209.5, 209.5, 419.0, 838.0, 104.8, 104.8,
+    Gpu("RTX 5090", 120, 1792, 96, 170, 2407, 209.5, 209.5, 419.0, 838.0, 104.8, 104.8, 575,
         (_BLACKWELL,)),
     Gpu("RTX PRO 6000 Blackwell", 120, 1792, 128, 188, 2617, 503.8, 503.8, 1007.6, 1007.6, 251.9,
-        126.0, (_PRO_BLACKWELL,)),
-    Gpu("DGX Spark GB10", 121, 273, 24, 48, 2520, 125.0, 125.0, 250.0, 250.0, 62.5, 31.0, _SPARK),
+        126.0, 600, (_PRO_BLACKWELL,)),
+    Gpu("DGX Spark GB10", 121, 273, 24, 48, 2520, 125.0, 125.0, 250.0, 250.0, 62.5, 31.0, 0, _SPARK),
 )
 # fmt: on
 """Peaks in 1e12 operations a second, dense, in the order of the columns above."""

@@ -64,7 +64,7 @@ def read_engine(layers_file: Path, profile_file: Path | None = None) -> Engine:
         TargetError: A file is missing, too large, not JSON, or a field has another type than
             trtexec writes.
     """
-    document = _object(_read_json(layers_file), f"{layers_file}: the document")
+    document = _object(read_json(layers_file), f"{layers_file}: the document")
     if "Layers" not in document:
         raise TargetError(
             f'{layers_file}: has no "Layers"; give the file of trtexec --exportLayerInfo.'
@@ -90,7 +90,7 @@ def read_profile(file: Path) -> dict[str, float]:
     Raises:
         TargetError: As ``read_engine``.
     """
-    rows = _list(_read_json(file), f"{file}: the document")
+    rows = _list(read_json(file), f"{file}: the document")
     times_us: dict[str, float] = {}
     for index, row in enumerate(rows):
         where = f"{file}: entry {index}"
@@ -98,7 +98,7 @@ def read_profile(file: Path) -> dict[str, float]:
         if "name" not in record:  # the first entry is {"count": iterations}
             continue
         name = _text(record, "name", where)
-        times_us[name] = times_us.get(name, 0.0) + 1e3 * _number(record, "averageMs", where)
+        times_us[name] = times_us.get(name, 0.0) + 1e3 * record_number(record, "averageMs", where)
     return times_us
 
 
@@ -110,7 +110,7 @@ def read_profile_metadata(file: Path) -> ProfileMetadata:
     Raises:
         TargetError: As ``read_engine``.
     """
-    document = _object(_read_json(file), f"{file}: the document")
+    document = _object(read_json(file), f"{file}: the document")
     summary = _object(document.get("performance_summary"), f"{file}: performance_summary")
     times = _list(summary.get("GPU Compute Time"), f"{file}: GPU Compute Time")
     if len(times) < 4:
@@ -122,7 +122,7 @@ def read_profile_metadata(file: Path) -> ProfileMetadata:
     return ProfileMetadata(
         device=str(device.get("Selected Device", "")),
         capability=round(float(capability) * 10) if isinstance(capability, (int, float)) else 0,
-        gpu_ms=_number({"median": times[3]}, "median", f"{file}: GPU Compute Time"),
+        gpu_ms=record_number({"median": times[3]}, "median", f"{file}: GPU Compute Time"),
     )
 
 
@@ -258,7 +258,12 @@ def _binding_names(document: Record, file: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def _read_json(file: Path) -> object:
+def read_json(file: Path) -> object:
+    """Parse one of trtexec's files.
+
+    Raises:
+        TargetError: Missing, larger than 64 MiB, or not JSON.
+    """
     try:
         size = file.stat().st_size
         if size > _LIMIT_BYTES:
@@ -293,7 +298,12 @@ def _text(fields: Record, key: str, where: str, default: str | None = None) -> s
     return value
 
 
-def _number(fields: Record, key: str, where: str) -> float:
+def record_number(fields: Record, key: str, where: str) -> float:
+    """A finite number that is 0 or more.
+
+    Raises:
+        TargetError: Missing or anything else; ``where`` says which record of which file.
+    """
     value = fields.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TargetError(f"{where}: {key!r} is {_kind(value)}; a number is needed.")

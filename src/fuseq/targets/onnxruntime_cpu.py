@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +20,12 @@ import onnx_ir as ir
 from fuseq.errors import OptionError, TargetError
 from fuseq.formats import FP8, INT7, INT8, UINT8, Format, format_named
 from fuseq.model import input_specs
-from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.base import Engine, Race, ShapeProfile, Timing
 from fuseq.targets.fusion import FusionRules
 from fuseq.targets.onnxruntime.costs import NARROW, WIDE
 from fuseq.targets.onnxruntime.kernels import kernels_of
-from fuseq.targets.onnxruntime.provenance import mark
+from fuseq.targets.onnxruntime.neighbours import Snapshot, others_share
+from fuseq.targets.onnxruntime.provenance import mark, unmarked
 from fuseq.targets.onnxruntime.session import (
     Feeds,
     ModelLike,
@@ -33,11 +35,20 @@ from fuseq.targets.onnxruntime.session import (
     session_options,
     usable_cpus,
 )
-from fuseq.targets.onnxruntime.timing import Timing, time_models
+from fuseq.targets.onnxruntime.timing import time_models
 from fuseq.targets.onnxruntime_rules import rules_for
 
 DOT_PRODUCT_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Linux's names of the x86 features whose u8 x s8 products add up in 32 bits."""
+
+MEASURED_SECONDS = 3.0
+"""Time for judging plans, all candidates together."""
+
+BUSY_SHARE = 0.1
+"""Share of the processors' time that other programs may use while plans are timed."""
+
+MEASURED_ROUNDS = (3, 25)
+"""Fewest and most rounds: large models get three, small ones do not need the time."""
 
 _X86 = frozenset({"x86_64", "amd64", "i386", "i686"})
 
@@ -52,6 +63,7 @@ class Cpu:
         vendor: ``AuthenticAMD``, ``GenuineIntel`` ..., "" where it is not known.
         family: The vendor's family number.
         model: The vendor's model number within the family.
+        title: The name that the vendor gave it, "" where it is not known.
     """
 
     machine: str
@@ -59,6 +71,7 @@ class Cpu:
     vendor: str = ""
     family: int = 0
     model: int = 0
+    title: str = ""
 
     @staticmethod
     def here() -> Cpu:
@@ -75,6 +88,7 @@ class Cpu:
             vendor=fields.get("vendor_id", ""),
             family=_number(fields.get("cpu family", "")),
             model=_number(fields.get("model", "")),
+            title=fields.get("model name", ""),
         )
 
     @property
@@ -141,6 +155,16 @@ class OnnxRuntimeCpu:
         """Its kernels are measured here, not predicted."""
         return False
 
+    @property
+    def machine(self) -> str:
+        """The processor, and its integer products if they are slow."""
+        kind = self.cpu.title or self.cpu.machine
+        if self.cpu.has_narrow_multipliers:
+            kind += " (128-bit integer multipliers)"
+        elif self.cpu.saturates:
+            kind += " (no VNNI)"
+        return kind
+
     def rules(self, user_format: str) -> FusionRules:
         """What the CPU provider fuses around Q/DQ.
 
@@ -190,11 +214,13 @@ class OnnxRuntimeCpu:
         result = profile_model(
             marked.model, inputs, threads=threads, runs=max(self.profiled_runs, 1)
         )
+        plan = unmarked(result.graph, marked) if keep_plan else None
+        renamed_bytes = len(plan) - len(result.file_bytes) if plan is not None else 0
         return Engine(
             target=self.name,
             kernels=kernels_of(result, marked),
-            plan_bytes=result.file_bytes if keep_plan else None,
-            engine_bytes=result.total_bytes,
+            plan_bytes=plan,
+            engine_bytes=result.total_bytes + renamed_bytes,
             compile_seconds=result.seconds,
             notes=self._notes(threads),
         )
@@ -223,6 +249,42 @@ class OnnxRuntimeCpu:
             TargetError: ONNX Runtime refused a model or its inputs.
         """
         return time_models(models, feeds, seconds=seconds, warmup=warmup, threads=self.threads)
+
+    def measure(self, models: Mapping[str, ir.Model], profile: ShapeProfile) -> Race:
+        """Time models on example inputs, taking turns, for :data:`MEASURED_SECONDS` or so.
+
+        Other programs disturb a run of several threads the more, the longer its threads wait for
+        each other. Where they use more than :data:`BUSY_SHARE` of the processors, what is compared
+        is the processor time of one thread.
+
+        Raises:
+            TargetError: ONNX Runtime refused a model.
+        """
+        fixed = {name: model.clone() for name, model in models.items()}
+        for model in fixed.values():
+            _fix_shapes(model, profile.optimum)
+        feeds = example_feeds(next(iter(fixed.values())), profile)
+        count = self.threads or len(usable_cpus())
+        before = Snapshot.now()
+        time_models(fixed, feeds, seconds=0, warmup=1, threads=count, least=1, most=1)
+        others = others_share(before, Snapshot.now(), os.cpu_count() or 1)
+        is_busy = others > BUSY_SHARE
+        times = time_models(
+            fixed,
+            feeds,
+            seconds=MEASURED_SECONDS,
+            warmup=1,
+            threads=1 if is_busy else count,
+            least=MEASURED_ROUNDS[0],
+            most=MEASURED_ROUNDS[1],
+            processor_time=is_busy,
+        )
+        if not is_busy:
+            return Race(times, f"{count} threads")
+        return Race(
+            times,
+            f"processor time of one thread, because other programs used {others:.0%} of the machine",
+        )
 
     def missing(self) -> str | None:
         """None, or the sentence that says what to install."""

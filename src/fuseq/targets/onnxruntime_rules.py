@@ -7,7 +7,7 @@ The conditions common to all entries:
    A fused operator has every float input behind a DequantizeLinear, and its output (after at most
    one Relu or Clip) is read by QuantizeLinear alone: **all** readers of a quantized tensor read it
    quantized. One float reader more, and the operator before it runs in float with extra kernels.
-2. Relu and Clip vanish when the output's range lies inside theirs (:func:`uint8_within`), else they
+2. Relu and Clip vanish when the output's range lies inside theirs (:func:`fuseq.calibration.limits.scale_within`), else they
    keep the operator before them in float.
 3. A bias is INT32 with exactly the scale (input scale x weight scale), or the operator stays float.
 4. The weight of a Gemm has its zero point given (all 0), or the Gemm stays float; convolutions and
@@ -20,8 +20,6 @@ The conditions common to all entries:
 from __future__ import annotations
 
 from typing import Literal
-
-import numpy as np
 
 from fuseq.formats import Format
 from fuseq.targets.fusion import FusionRules, OperatorCosts
@@ -136,45 +134,3 @@ def rules_for(
         refused={"ConvTranspose": _CONV_TRANSPOSE},
         costs=costs,
     )
-
-
-_MIN_SCALE = 1e-8
-"""For a tensor that is constant zero: any positive scale stores it exactly."""
-
-
-def uint8_within(
-    minimum: float, maximum: float, low: float | None, high: float | None
-) -> tuple[np.float32, int]:
-    """Scale and zero point of a calibrated range that make a Clip to [low, high] redundant.
-
-    ONNX Runtime removes the Clip before a QuantizeLinear when the ends of the stored integers lie
-    inside the Clip's, computed in float32 (its ClipQuantFusion): ``scale * (0 - zp) >= low`` and
-    ``scale * (255 - zp) <= high``. For Relu (low 0, high None) it asks for zero point 0.
-
-    Args:
-        minimum: Calibrated minimum; 0 if it is positive.
-        maximum: Calibrated maximum; 0 if it is negative.
-        low: Lower end of the Clip, at most 0; None for none.
-        high: Upper end of the Clip, at least 0; None for none.
-
-    Returns:
-        The scale, rounded down where rounding up would leave the Clip's range, and the zero point.
-    """
-    bottom = max(min(minimum, 0.0), -np.inf if low is None else low)
-    top = min(max(maximum, 0.0), np.inf if high is None else high)
-    scale = max((top - bottom) / 255, _MIN_SCALE)
-    zero_point = round(-bottom / scale)
-    if low is not None and zero_point > 0:
-        scale = min(scale, -low / zero_point)
-    if high is not None and zero_point < 255:
-        scale = min(scale, high / (255 - zero_point))
-    rounded = np.float32(scale)
-    while _leaves(rounded, zero_point, low, high):
-        rounded = np.nextafter(rounded, np.float32(0))
-    return rounded, zero_point
-
-
-def _leaves(scale: np.float32, zero_point: int, low: float | None, high: float | None) -> bool:
-    below = low is not None and scale * np.float32(-zero_point) < np.float32(low)
-    above = high is not None and scale * np.float32(255 - zero_point) > np.float32(high)
-    return bool(scale > 0 and (below or above))

@@ -75,7 +75,7 @@ def _kernel(
     inputs = tuple(_info(value, known[value], marked, moves) for value in activations)
     sources = [marked.nodes[number] for number in numbers]
     return Kernel(
-        name=node.name or "",
+        name=marked.node_name(node.name or ""),
         type=kernel_type(node.op_type),
         compiler_type=node.op_type,
         inputs=inputs,

@@ -28,6 +28,8 @@ _ERRORS_ONLY = 3
 _EMBEDDED_BYTES = 2**30
 """Weights up to here stay inside the optimized file; a protobuf message ends at 2 GiB."""
 
+_PROFILE_SECONDS = 1.0
+
 _KERNEL_EVENT = "_kernel_time"
 
 
@@ -111,8 +113,16 @@ def session_options(threads: int, cpus: Sequence[int] = ()) -> Any:
     return options
 
 
-def open_session(model: ModelLike, options: Any, what: str = "the model") -> Any:
+def open_session(
+    model: ModelLike, options: Any, what: str = "the model", without: Sequence[str] = ()
+) -> Any:
     """Open a session on the CPU provider.
+
+    Args:
+        model: What to open.
+        options: As :func:`session_options` makes them.
+        what: How errors call the model.
+        without: Graph optimizers to leave out, by ONNX Runtime's names.
 
     Raises:
         TargetError: ONNX Runtime refused the model, with its own words.
@@ -121,7 +131,12 @@ def open_session(model: ModelLike, options: Any, what: str = "the model") -> Any
 
     with _as_source(model) as source:
         try:
-            return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(
+                source,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=list(without),
+            )
         except refusals() as error:
             raise TargetError(
                 f"onnxruntime:cpu refused {what}: {_words(error)} Check the model with "
@@ -151,7 +166,9 @@ def run_session(session: Any, feeds: Feeds) -> dict[str, np.ndarray]:
 def profile_model(
     model: ir.Model, feeds: Feeds, *, threads: int, runs: int, warmup: int = 1
 ) -> Profile:
-    """Optimize, run ``warmup + runs`` times under ONNX Runtime's profiler, read both files back.
+    """Optimize, run under ONNX Runtime's profiler, read both files back.
+
+    ``runs`` times after ``warmup``; large models fewer, once :data:`_PROFILE_SECONDS` are over.
 
     Raises:
         TargetError: ONNX Runtime refused the model or could not run it.
@@ -168,7 +185,12 @@ def profile_model(
         started = time.perf_counter()
         session = open_session(model, options)
         seconds = time.perf_counter() - started
-        for _ in range(warmup + runs):
+        for _ in range(warmup):
+            run_session(session, feeds)
+        end = time.perf_counter() + _PROFILE_SECONDS
+        for done in range(runs):
+            if done and time.perf_counter() > end:
+                break
             run_session(session, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         data = optimized.with_suffix(".data")

@@ -1,20 +1,16 @@
-"""Times several models in one run, taking turns, so that what disturbs one disturbs all.
-
-Processors change their clock and other programs come and go, over seconds and by tens of per cent.
-So models are not timed one after another but in rounds (A B C, A B C ...), the order turned by one
-each round, and the ratio of two models is the median over rounds of the ratio inside one round.
-"""
+"""Times several models on ONNX Runtime's CPU provider in one run, taking turns, threads pinned."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from fuseq.errors import OptionError
+from fuseq.targets.base import Timing
 from fuseq.targets.onnxruntime.session import (
     Feeds,
     ModelLike,
@@ -23,34 +19,10 @@ from fuseq.targets.onnxruntime.session import (
     session_options,
     usable_cpus,
 )
+from fuseq.targets.turns import MIN_ROUNDS, Run, take_turns
 
-MIN_ROUNDS = 5
-"""Rounds that are run even if they take longer than asked."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Times of one model among several that took turns.
-
-    Attributes:
-        name: As the caller called it.
-        median_ms: Median over rounds, in milliseconds.
-        best_ms: Shortest run.
-        rounds_ms: Every run, in order.
-        speedup: How many times faster than the first model: median over rounds of the first
-            model's time divided by this one's.
-    """
-
-    name: str
-    median_ms: float
-    best_ms: float
-    rounds_ms: tuple[float, ...]
-    speedup: float
-
-    @property
-    def rounds(self) -> int:
-        """Number of timed runs."""
-        return len(self.rounds_ms)
+MAX_ROUNDS = 1000
+"""Rounds of a model that takes microseconds, however long the measurement may take."""
 
 
 def time_models(
@@ -60,15 +32,63 @@ def time_models(
     seconds: float = 10.0,
     warmup: int = 3,
     threads: int | None = None,
+    least: int = MIN_ROUNDS,
+    most: int = MAX_ROUNDS,
+    processor_time: bool = False,
 ) -> tuple[Timing, ...]:
     """Time ``models`` on the same ``feeds``, taking turns, each thread on a processor of its own.
 
     Args:
         models: At least one, by name; the first is what ``speedup`` refers to.
         feeds: Input arrays by name; every model takes the same ones.
-        seconds: Time of the measurement, all models together; at least ``MIN_ROUNDS`` rounds run.
+        seconds: Time of the measurement, all models together; at least 5 rounds run.
         warmup: Untimed runs of each model.
         threads: Threads of one operator; all usable processors by default.
+        least: Rounds that are run even if they take longer.
+        most: Rounds after which it ends, even if time is left.
+        processor_time: Count the caller's processor time, without what other programs take; only
+            with one thread.
+
+    Raises:
+        OptionError: No model, or more threads than processors.
+        TargetError: ONNX Runtime refused a model or its inputs.
+    """
+    with pinned_runs(models, dict.fromkeys(models, feeds), threads) as runs:
+        for run in runs.values():
+            for _ in range(warmup - 1):
+                run()
+        timed = [_with_processor_time(run) for run in runs.values()]
+        rounds = take_turns(timed, seconds=seconds, iterations=least, most=most)
+    return _timings(
+        list(models),
+        [
+            [(each.device_ms or 0.0) if processor_time else each.host_ms for each in row]
+            for row in rounds
+        ],
+    )
+
+
+def _with_processor_time(run: Run) -> Run:
+    """Give the processor time of the calling thread, in milliseconds."""
+
+    def timed() -> float:
+        started = time.thread_time()
+        run()
+        return (time.thread_time() - started) * 1e3
+
+    return timed
+
+
+@contextlib.contextmanager
+def pinned_runs(
+    models: Mapping[str, ModelLike], feeds: Mapping[str, Feeds], threads: int | None = None
+) -> Iterator[dict[str, Run]]:
+    """Open a session for each model and give what runs each once; threads stay on their processors.
+
+    Args:
+        models: At least one, by name.
+        feeds: The inputs of each, by the same names.
+        threads: Threads of one operator, the caller's included; all usable processors by default.
 
     Raises:
         OptionError: No model, or more threads than processors.
@@ -83,33 +103,26 @@ def time_models(
             f"threads={threads}: this process may use {len(cpus)} processors; choose 1 to {len(cpus)}."
         )
     with _pinned(cpus[0]):
-        sessions = {
-            name: open_session(model, session_options(count, cpus[:count]), name)
-            for name, model in models.items()
-        }
-        for session in sessions.values():
-            for _ in range(max(warmup, 1)):
-                run_session(session, feeds)
-        rounds = _rounds(list(sessions.values()), feeds, seconds)
-    return _timings(list(models), rounds)
+        runs = {}
+        for name, model in models.items():
+            session = open_session(model, session_options(count, cpus[:count]), name)
+            run_session(session, feeds[name])  # refuses wrong inputs with a sentence
+            runs[name] = _run_of(session, dict(feeds[name]), alone=count == 1)
+        yield runs
 
 
-def _rounds(sessions: Sequence[object], feeds: Feeds, seconds: float) -> list[tuple[float, ...]]:
-    """Milliseconds by round and model."""
-    rounds: list[tuple[float, ...]] = []
-    end = time.perf_counter() + seconds
-    while len(rounds) < MIN_ROUNDS or time.perf_counter() < end:
-        first = len(rounds) % len(sessions)
-        times = [0.0] * len(sessions)
-        for place in (*range(first, len(sessions)), *range(first)):
-            started = time.perf_counter()
-            run_session(sessions[place], feeds)
-            times[place] = (time.perf_counter() - started) * 1e3
-        rounds.append(tuple(times))
-    return rounds
+def _run_of(session: Any, feeds: dict[str, Any], *, alone: bool) -> Run:
+    """One run; with one thread it returns the processor time, which other programs do not lengthen."""
+
+    def run() -> float | None:
+        started = time.thread_time()
+        session.run(None, feeds)
+        return (time.thread_time() - started) * 1e3 if alone else None
+
+    return run
 
 
-def _timings(names: Sequence[str], rounds: Sequence[tuple[float, ...]]) -> tuple[Timing, ...]:
+def _timings(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> tuple[Timing, ...]:
     columns = list(zip(*rounds, strict=True))
     return tuple(
         Timing(

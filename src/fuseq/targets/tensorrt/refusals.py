@@ -20,13 +20,13 @@ from fuseq.targets.tensorrt.quantization import (
     is_quantize,
     stored_format,
 )
+from fuseq.targets.tensorrt.rules import FP8_CONV_CHANNELS
 
 _INTEGER_OPS = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
 )
 _FORMATS = frozenset({"int8", "fp8", "int4", "fp4"})
 _FIRST_CAPABILITY = {"int8": 75, "fp8": 89, "int4": 75, "fp4": 100}
-_FP8_CONV_CHANNELS = 16
 _SAME_TYPE = PRODUCTS | {"Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Concat", "Sum"}
 
 
@@ -45,7 +45,7 @@ def refuse(graph: ir.Graph, builder: Builder) -> None:
             )
         if is_quantize(node) or is_dequantize(node):
             _check_pair(node, name, builder)
-        elif node.op_type == "Conv":
+        elif node.op_type == "Conv" and not node.domain:
             _check_fp8_convolution(node, name)
         if builder.is_strong and node.op_type in _SAME_TYPE:
             _check_one_type(node, name)
@@ -84,10 +84,10 @@ def _check_fp8_convolution(node: ir.Node, name: str) -> None:
     if dequantizer(weight) is None:
         return
     channels = int(weight.shape.numpy()[1])
-    if channels % _FP8_CONV_CHANNELS:
+    if channels % FP8_CONV_CHANNELS:
         raise TargetError(
             f"node {name!r}: TensorRT has no FP8 convolution over {channels} channels a group, which "
-            f"is no multiple of {_FP8_CONV_CHANNELS}; leave it in float."
+            f"is no multiple of {FP8_CONV_CHANNELS}; leave it in float."
         )
 
 

@@ -14,8 +14,11 @@ _INT8_ATTENTION = (
     "TensorRT's fused INT8 attention has kernels for few sizes, and none was seen on Orin; attention "
     "stays in one FP16 kernel"
 )
-_FP8_CHANNELS = 16
+FP8_CONV_CHANNELS = 16
+"""Input channels of a group that FP8 convolutions take are multiples of this."""
+_FP8_TAPS = 32
 _FP8_DEPTHWISE = "TensorRT has no FP8 kernels for depthwise convolutions"
+_FP8_GROUPED = "TensorRT has no optimized FP8 kernels for grouped convolutions"
 _HOPPER = 90
 _UNWEIGHTED = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "Add"})
 
@@ -32,6 +35,9 @@ def rules_for(fmt: Format, capability: int) -> FusionRules:
       activation, which no convolution takes (pairs on both inputs, the figure of recommendation 5).
     - A quantized depthwise convolution fuses Relu and Clip alone
       (https://github.com/NVIDIA/TensorRT/issues/3205).
+    - FP8 convolutions take channels in multiples of 16, windows of at most 32 positions, and no groups
+      (TensorRT 10 release notes, "Limitations": group and depthwise convolutions have no optimized FP8
+      kernels, and Q/DQ before windows such as 7x7 make it fall back to FP16 or FP32).
     """
     is_fp8 = fmt.is_float
     return FusionRules(
@@ -46,10 +52,13 @@ def rules_for(fmt: Format, capability: int) -> FusionRules:
         attention="" if is_fp8 else _INT8_ATTENTION,
         attention_key_multiple=1,
         depthwise=_FP8_DEPTHWISE if is_fp8 else "",
-        min_conv_channels=_FP8_CHANNELS if is_fp8 else 1,
+        min_conv_channels=FP8_CONV_CHANNELS if is_fp8 else 1,
         data_ops={},
         refused={},
         depthwise_activations=frozenset({"Relu", "Clip"}),
         adds_behind_activation=False,
         unweighted=frozenset() if is_fp8 else _UNWEIGHTED,
+        grouped=_FP8_GROUPED if is_fp8 else "",
+        conv_channel_multiple=FP8_CONV_CHANNELS if is_fp8 else 1,
+        max_conv_taps=_FP8_TAPS if is_fp8 else None,
     )

@@ -7,9 +7,9 @@ import time
 
 import onnx_ir as ir
 
-from fuseq.errors import OptionError, TargetError
-from fuseq.formats import FP8, INT8, Format
+from fuseq.formats import Format
 from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.capabilities import capability_of, tensor_core_formats
 from fuseq.targets.cost import with_predictions
 from fuseq.targets.fusion import FusionRules
 from fuseq.targets.gpus import Gpu, gpu_for
@@ -47,13 +47,8 @@ class TensorRtSimulated:
         Raises:
             OptionError: The device is not a capability that TensorRT builds for.
         """
-        digits = device.removeprefix("sm")
-        if not digits.isdigit() or int(digits) not in CAPABILITIES:
-            allowed = ", ".join(f"sm{capability}" for capability in CAPABILITIES)
-            raise OptionError(
-                f"--target tensorrt:{device}: the fusion model knows {allowed}; choose one."
-            )
-        return TensorRtSimulated(int(digits), gpu_for(int(digits), gpu))
+        number = capability_of(device, "tensorrt", CAPABILITIES, "the fusion model knows")
+        return TensorRtSimulated(number, gpu_for(number, gpu))
 
     @property
     def name(self) -> str:
@@ -88,13 +83,7 @@ class TensorRtSimulated:
         Raises:
             TargetError: The GPU lacks the format.
         """
-        fmt = FP8 if user_format == "fp8" else INT8
-        if self.capability < fmt.first_capability:
-            raise TargetError(
-                f"{self.name} has no {fmt.name} tensor cores; they begin with "
-                f"sm{fmt.first_capability}. Use --format int8 or a newer GPU."
-            )
-        return fmt, fmt
+        return tensor_core_formats(self.name, self.capability, user_format)
 
     def compile(self, model: ir.Model, profile: ShapeProfile, *, keep_plan: bool = False) -> Engine:
         """Predict the engine; every kernel carries its predicted time, and there is never a plan file.

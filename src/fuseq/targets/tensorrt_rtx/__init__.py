@@ -6,10 +6,11 @@ import dataclasses
 
 import onnx_ir as ir
 
-from fuseq.errors import MissingExtraError, OptionError, TargetError
-from fuseq.formats import FP8, INT8, Format
+from fuseq.errors import MissingExtraError
+from fuseq.formats import Format
 from fuseq.source_lines import source_line
 from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.capabilities import capability_of, tensor_core_formats
 from fuseq.targets.cost import with_predictions
 from fuseq.targets.fusion import FusionRules
 from fuseq.targets.gpus import Gpu, gpu_for
@@ -33,13 +34,9 @@ class TensorRtRtx:
         Raises:
             OptionError: The device is not a capability that TensorRT-RTX builds for.
         """
-        digits = device.removeprefix("sm")
-        if not digits.isdigit() or int(digits) not in CAPABILITIES:
-            allowed = ", ".join(f"sm{capability}" for capability in CAPABILITIES)
-            raise OptionError(
-                f"--target tensorrt-rtx:{device}: TensorRT-RTX builds for {allowed}; choose one."
-            )
-        return TensorRtRtx(int(digits), gpu_for(int(digits), gpu))
+        who = "TensorRT-RTX builds for"
+        number = capability_of(device, "tensorrt-rtx", tuple(CAPABILITIES), who)
+        return TensorRtRtx(number, gpu_for(number, gpu))
 
     @property
     def name(self) -> str:
@@ -70,13 +67,7 @@ class TensorRtRtx:
         Raises:
             TargetError: The GPU lacks the format.
         """
-        fmt = FP8 if user_format == "fp8" else INT8
-        if self.capability < fmt.first_capability:
-            raise TargetError(
-                f"{self.name} has no {fmt.name} tensor cores; they begin with "
-                f"sm{fmt.first_capability}. Use --format int8 or a newer GPU."
-            )
-        return fmt, fmt
+        return tensor_core_formats(self.name, self.capability, user_format)
 
     def compile(self, model: ir.Model, profile: ShapeProfile, *, keep_plan: bool = False) -> Engine:
         """Compile strongly typed; every kernel carries its predicted time.

@@ -1,0 +1,1 @@
+"""The whole way of ``fuseq deploy``, in stages whose results are kept by content hash."""

@@ -1,0 +1,1 @@
+"""Search: a plan improved by compiled trials, in parallel, cached, and resumable."""
