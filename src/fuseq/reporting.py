@@ -17,12 +17,12 @@ from fuseq.checks.running import (
     TargetResult,
     check_engine,
     check_model,
-    quiet_library,
 )
 from fuseq.deployment.measuring import predicted_rows
 from fuseq.errors import OptionError
 from fuseq.evaluate.profile import ProfileOptions, Source, profile
 from fuseq.evaluate.profile_modules import engine_modules
+from fuseq.library_logs import quiet_libraries
 from fuseq.report.document import Document, EngineRow, GraphRow
 from fuseq.report.engine_rows import EngineText, engine_row
 from fuseq.report.file_layer_rows import file_layer_rows
@@ -178,7 +178,7 @@ def _before(
 def _opened(file: str | None) -> ir.Model | None:
     if file is None:
         return None
-    with quiet_library():
+    with quiet_libraries():
         return open_model(file)
 
 

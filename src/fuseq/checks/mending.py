@@ -20,7 +20,8 @@ from fuseq.checks.finding import Finding
 from fuseq.checks.mends import WHOLE_FILE
 from fuseq.checks.opening import MAX_INFERRED_NODES, open_model
 from fuseq.checks.rule import Rule
-from fuseq.checks.running import CheckOptions, CheckResult, check_opened, quiet_library
+from fuseq.checks.running import CheckOptions, CheckResult, check_opened
+from fuseq.library_logs import quiet_libraries
 from fuseq.passes.names import fix_names
 from fuseq.passes.shapes import infer_shapes
 from fuseq.passes.well_formed import check_size
@@ -83,7 +84,7 @@ def mend_model(path: str | Path, options: CheckOptions, *, unsafe: bool = False)
         ModelError: The file cannot be used.
         OptionError: A target, GPU or shape is not allowed.
     """
-    with quiet_library():
+    with quiet_libraries():
         model = open_model(path)
         check_size(model, Path(path).name)
         before = check_opened(model, path, options)

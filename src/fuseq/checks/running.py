@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -20,6 +19,7 @@ from fuseq.checks.opening import open_model
 from fuseq.checks.reading import quantized_formats
 from fuseq.checks.rule import Rule
 from fuseq.errors import OptionError, TargetError
+from fuseq.library_logs import quiet_libraries
 from fuseq.model import profile_for
 from fuseq.targets import parse_target
 from fuseq.targets.base import Engine, ShapeProfile, Target
@@ -114,7 +114,7 @@ def check_model(path: str | os.PathLike[str], options: CheckOptions | None = Non
         ModelError: The file cannot be used.
         OptionError: A target, GPU or shape is not allowed.
     """
-    with quiet_library():
+    with quiet_libraries():
         return check_opened(open_model(path), path, options or CheckOptions())
 
 
@@ -158,7 +158,7 @@ def check_engine(
     engine = read_engine(
         Path(layers_file), Path(profile_file) if profile_file is not None else None
     )
-    with quiet_library():
+    with quiet_libraries():
         model = open_model(model_file) if model_file is not None else None
     fmt = _format_of(model) if model is not None else ""
     context = Context(
@@ -177,18 +177,6 @@ def check_engine(
     row = TargetResult("", True, "", engine, None, False)
     coverage = coverage_of(model, options.batch) if model is not None else None
     return CheckResult(str(layers_file), tuple(findings), (row,), coverage, notes)
-
-
-@contextlib.contextmanager
-def quiet_library() -> Iterator[None]:
-    """onnx_ir logs tracebacks for graphs that its shape inference cannot take; findings say it once."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @dataclasses.dataclass

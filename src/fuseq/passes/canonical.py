@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from fuseq.library_logs import quiet_libraries
 from fuseq.passes.attention_mask import bound_attention_masks
 from fuseq.passes.attention_op import split_attention
 from fuseq.passes.attention_scale import merge_attention_scales
@@ -86,4 +87,5 @@ def canonicalize(model: ir.Model) -> list[str]:
     Raises:
         ModelError: A node cannot be brought to the needed opset; the message names it.
     """
-    return [note for step in STEPS for note in step(model)]
+    with quiet_libraries():
+        return [note for step in STEPS for note in step(model)]

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from fuseq.errors import ModelError
+from fuseq.library_logs import quiet_libraries
 from fuseq.torch.calls import Call, recording
 from fuseq.torch.inputs import Inputs
 from fuseq.torch.state import SCALES
@@ -87,7 +88,7 @@ def capture(module: nn.Module, inputs: Inputs) -> Capture:
     calls = tuple(recorder.calls)
     _tag(program.graph, calls)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), quiet_libraries():
             warnings.simplefilter("ignore")
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # as above
