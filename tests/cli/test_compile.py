@@ -73,3 +73,25 @@ def test_a_batch_beyond_any_compiler_is_one_sentence(capsys, dynamic) -> None:  
         assert run(["compile", str(dynamic), "--target", target, "--batch", str(10**22)]) == 2
         message = " ".join(capsys.readouterr().err.split())
         assert message.startswith(f"error: input 'x' of shape [{10**22}, 8] is too large")
+
+
+def test_a_pipe_gets_whole_names_and_a_narrow_terminal_gets_its_width(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "encoder.layers.3.self_attn.out_projection.with.a.long.name"
+    model = from_text(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 8] x) => (float[N, 16] y) { m = MatMul(x, w)  y = Relu(m) }""",
+        w=normal(8, 16),
+    )
+    model.graph[0].name = name
+    ir.save(model, tmp_path / "long.onnx")
+    command = ["compile", str(tmp_path / "long.onnx"), "--target", "tensorrt:sm80"]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run(command) == 0
+    told = capsys.readouterr().out
+    assert name in told and "…" not in told
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(command) == 0
+    told = capsys.readouterr().out
+    assert name not in told and max(map(len, told.splitlines())) <= 60

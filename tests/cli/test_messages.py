@@ -10,24 +10,10 @@ import pytest
 
 from fuseq.cli.main import run
 from tests.graphs import conv_net, from_text
-from tests.quantized_nets import naive_block
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
-
-
-def test_a_quantized_model_is_sent_to_fix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = naive_block()
-    placed = sum(node.op_type == "QuantizeLinear" for node in model.graph)
-    ir.save(model, tmp_path / "q.onnx")
-    assert run(["plan", str(tmp_path / "q.onnx"), "--target", "tensorrt:sm80"]) == 0
-    message = said(capsys)
-    assert f"the model has {placed} QuantizeLinear nodes already" in message
-    assert "`fuseq fix` plans them anew for tensorrt:sm80" in message
-    assert "nothing is quantized" not in message
 
 
 def test_policy_full_does_not_speak_of_what_is_faster(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fuseq.cli.choices import gpu_option, html_option, json_option, parse_shapes, shape_option
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import output, print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.errors import OptionError
 from fuseq.evaluate.bench import BenchOptions, BenchResult, bench
@@ -88,7 +88,7 @@ def print_result(result: BenchResult, as_json: bool) -> None:
     if as_json:
         print_json(bench_numbers(result))
         return
-    output.print(bench_table(result))
+    print_table(bench_table(result))
     for finding in result.findings:
         output.print(finding, markup=False, highlight=False, soft_wrap=True)
     for row in result.rows:

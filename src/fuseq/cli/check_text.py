@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuseq.checks.running import CheckResult
-from fuseq.cli.console import output, print_notes
+from fuseq.cli.console import output, print_notes, print_table
 from fuseq.report.findings import (
     coverage_lines,
     finding_lines,
@@ -17,7 +17,7 @@ def print_text(result: CheckResult, every: bool) -> None:
     """Findings, one row a target, coverage."""
     for line in finding_lines(result.findings, every):
         output.print(line, highlight=False, soft_wrap=True)
-    output.print(target_table(result))
+    print_table(target_table(result))
     coverage = coverage_lines(result.coverage) if result.coverage is not None else []
     for line in (*refusal_lines(result), *coverage):
         output.print(line, highlight=False, soft_wrap=True)

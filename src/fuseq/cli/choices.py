@@ -9,7 +9,7 @@ import click
 
 from fuseq.errors import OptionError
 from fuseq.formats import USER_FORMATS
-from fuseq.options import METHODS, PRECISIONS, QuantizeOptions
+from fuseq.options import METHODS, PRECISIONS, ROUNDINGS, QuantizeOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,8 +80,34 @@ def placement_options(command: Command) -> Command:
     return command
 
 
+def accuracy_options(command: Command) -> Command:
+    """Add what makes the same kernels more accurate: rounding, biases, equalizing, smoothing."""
+    decorators = (
+        click.option(
+            "--rounding", type=click.Choice(ROUNDINGS), default="nearest", show_default=True,
+            help="How weights are rounded; gptq weighs errors by the calibration data.",
+        ),
+        click.option(
+            "--bias-correction", is_flag=True,
+            help="Undo the mean error of each layer in its bias.",
+        ),
+        click.option(
+            "--equalize", is_flag=True,
+            help="Bring channels between layers to ranges that one weight scale serves; outputs stay.",
+        ),
+        click.option(
+            "--smooth", type=float, metavar="STRENGTH",
+            help="Move ranges of channels from LayerNorm into the layers behind it, 0 to 1; "
+            "usually 0.5.",
+        ),
+    )  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
 def quantize_options(values: dict[str, Any], **more: Any) -> QuantizeOptions:
-    """Make options from what :func:`placement_options` parsed."""
+    """Make options from what :func:`placement_options` and :func:`accuracy_options` parsed."""
     return QuantizeOptions(
         format=values["fmt"],
         target=values["target"],
@@ -95,6 +121,10 @@ def quantize_options(values: dict[str, Any], **more: Any) -> QuantizeOptions:
         shapes=parse_shapes(values["shapes"]),
         io_types=values["io_types"],
         gpu=values["gpu"],
+        rounding=values.get("rounding", "nearest"),
+        bias_correction=values.get("bias_correction", False),
+        equalize=values.get("equalize", False),
+        smooth=values.get("smooth"),
         **more,
     )
 

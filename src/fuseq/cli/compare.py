@@ -9,7 +9,7 @@ import click
 
 import fuseq
 from fuseq.cli.choices import json_option, parse_shapes, preset_option, shape_option
-from fuseq.cli.console import output, print_notes, progress
+from fuseq.cli.console import output, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.errors import OptionError
 from fuseq.evaluate.compare import CompareOptions, compare
@@ -117,8 +117,8 @@ def exit_code(row: ComparisonRow, fail_below: float | None) -> int:
 
 
 def _print(row: ComparisonRow, limit: int | None) -> None:
-    output.print(outputs_table(row))
+    print_table(outputs_table(row))
     if row.tensors:
-        output.print(tensors_table(row.tensors, limit))
+        print_table(tensors_table(row.tensors, limit))
     for sentence in comparison_sentences(row):
         output.print(sentence, soft_wrap=True, highlight=False)

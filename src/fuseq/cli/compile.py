@@ -15,7 +15,7 @@ from fuseq.cli.choices import (
     shape_option,
     target_option,
 )
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.compiling import compile_model
 from fuseq.errors import OptionError
@@ -76,6 +76,6 @@ def compile_command(
     if as_json:
         print_json({**engine_numbers(engine, kernels=True), "notes": list(engine.notes)})
         return
-    output.print(kernel_table(engine, None if kernels else 20))
-    output.print(engine_table([(Path(model).name, engine)], f"compiled for {engine.target}"))
+    print_table(kernel_table(engine, None if kernels else 20))
+    print_table(engine_table([(Path(model).name, engine)], f"compiled for {engine.target}"))
     print_notes(list(engine.notes))

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 output = Console(soft_wrap=False)
 errors = Console(stderr=True, soft_wrap=True)
 
 Report = Callable[[str, int, int | None], None]
 """``report(stage, done, total)``; total None when it is not known."""
+
+
+_UNBOUNDED = 100_000
+_PROSE_COLUMNS = 72
+"""Widest column whose text may be folded, in a pipe."""
+
+
+def print_table(table: Table) -> None:
+    """Write a table, as wide as the terminal; in a pipe as wide as its content, so that no name is cut.
+
+    The variable COLUMNS sets the width of a pipe too.
+    """
+    if output.is_terminal or "COLUMNS" in os.environ:
+        output.print(table)
+        return
+    table.expand = False
+    for column in table.columns:
+        column.ratio = None
+        if column.overflow == "fold":
+            column.max_width = _PROSE_COLUMNS
+    wide = Console(file=sys.stdout, width=_UNBOUNDED)
+    measured = Measurement.get(wide, wide.options, table).maximum
+    Console(file=sys.stdout, width=measured).print(table)
 
 
 def print_json(numbers: dict[str, Any]) -> None:

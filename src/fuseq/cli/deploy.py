@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fuseq.cli.choices import (
+    accuracy_options,
     calib_option,
     json_option,
     method_option,
@@ -16,7 +17,7 @@ from fuseq.cli.choices import (
     preset_option,
     quantize_options,
 )
-from fuseq.cli.console import errors, output, print_notes, progress
+from fuseq.cli.console import errors, output, print_notes, print_table, progress
 from fuseq.deployment.options import DeployOptions
 from fuseq.deployment.running import PAGE, REPORT, Deployed, deploy
 from fuseq.placement.plan import Plan
@@ -39,6 +40,7 @@ from fuseq.report.summary import engines_table, reasons_table, sentences
 @method_option
 @click.option("--limit", type=int, help="Calibrate with at most this many samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data.")
+@accuracy_options
 @placement_options
 @click.option("--plan-in", type=click.Path(), help="Apply this plan instead of planning.")
 @click.option(
@@ -97,8 +99,8 @@ def print_result(result: Deployed) -> None:
     """The tables, what they mean, and where the files are."""
     document = result.document
     if document.engines:
-        output.print(engines_table(document))
-    output.print(reasons_table(document.layers))
+        print_table(engines_table(document))
+    print_table(reasons_table(document.layers))
     for sentence in sentences(document):
         output.print(sentence, soft_wrap=True, highlight=False)
     output.print(

@@ -11,7 +11,7 @@ from rich.table import Table
 
 import fuseq
 from fuseq.cli.choices import json_option
-from fuseq.cli.console import output, print_json
+from fuseq.cli.console import output, print_json, print_table
 from fuseq.targets import KNOWN_TARGETS, parse_target
 
 _PACKAGES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml-dtypes", "safetensors")
@@ -20,7 +20,10 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml-dtypes
 @click.command("doctor")
 @json_option
 def doctor_command(as_json: bool) -> None:
-    """Say which targets work on this machine, and what to install for the others."""
+    """Say which targets work on this machine, and what to install for the others.
+
+    Example: fuseq doctor
+    """
     states = [(name, parse_target(name).missing()) for name in KNOWN_TARGETS]
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     if as_json:
@@ -39,4 +42,4 @@ def doctor_command(as_json: bool) -> None:
     table.add_column("state", overflow="fold")
     for name, gap in states:
         table.add_row(name, gap or "works here")
-    output.print(table)
+    print_table(table)

@@ -14,17 +14,18 @@ from fuseq.cli.choices import (
     batch_option,
     gpu_option,
     json_option,
+    method_option,
     model_argument,
     parse_shapes,
     shape_option,
     target_option,
 )
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.fix_report import ACTIONS, Change
 from fuseq.fixing import Fixed, fix
 from fuseq.formats import USER_FORMATS
-from fuseq.options import METHODS, PRECISIONS, QuantizeOptions
+from fuseq.options import PRECISIONS, QuantizeOptions
 from fuseq.report.numbers import engine_numbers
 from fuseq.report.terminal import engine_table, safe
 
@@ -49,7 +50,7 @@ from fuseq.report.terminal import engine_table, safe
 )
 @click.option("--calib", help="Calibration data for tensors that the file has no scale for.")
 @click.option("--preset", help="How calibration images become inputs.")
-@click.option("--method", type=click.Choice(METHODS), default="max", show_default=True)
+@method_option
 @click.option("--limit", type=int, help="Use at most this many calibration samples.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Keep float; may repeat.")
 @click.option("--include", multiple=True, metavar="GLOB", help="Quantize only these.")
@@ -108,7 +109,7 @@ def _options(values: dict[str, Any]) -> QuantizeOptions:
 
 
 def _print_result(result: Fixed, name: str, every: bool) -> None:
-    output.print(_all_changes(result.changes) if every else _changes_by_reason(result.changes))
+    print_table(_all_changes(result.changes) if every else _changes_by_reason(result.changes))
     rows = (
         (name, result.before),
         (f"{result.plan.precision}, no Q/DQ", result.float_engine),
@@ -116,7 +117,7 @@ def _print_result(result: Fixed, name: str, every: bool) -> None:
     )
     shown = [(label, engine) for label, engine in rows if engine is not None]
     if shown:
-        output.print(engine_table(shown, f"compiled for {result.plan.target}"))
+        print_table(engine_table(shown, f"compiled for {result.plan.target}"))
 
 
 def _changes_by_reason(changes: tuple[Change, ...]) -> Table:

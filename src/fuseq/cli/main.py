@@ -5,54 +5,80 @@ Exit codes: 0 fine, 1 findings or misses, 2 bad usage or input, 130 interrupted.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 import fuseq
-from fuseq.cli.bench import bench_command
-from fuseq.cli.check import check_command
-from fuseq.cli.compare import compare_command
-from fuseq.cli.compile import compile_command
 from fuseq.cli.console import errors
-from fuseq.cli.deploy import deploy_command
-from fuseq.cli.doctor import doctor_command
-from fuseq.cli.fix import fix_command
-from fuseq.cli.plan import plan_command
-from fuseq.cli.profile import profile_command
-from fuseq.cli.quantize import quantize_command
-from fuseq.cli.report import report_command
-from fuseq.cli.search import search_command
-from fuseq.cli.sensitivity import sensitivity_command
-from fuseq.cli.triton import triton_command
 from fuseq.errors import FuseqError
 
+COMMANDS = {
+    "quantize": "Quantize MODEL so that every Q/DQ pair pays for itself on the target.",
+    "search": "Search the fastest plan for MODEL by compiling; it never ends worse than it began.",
+    "sensitivity": "Rank MODEL's regions by the error that quantizing them brings, beside the time it saves.",
+    "plan": "Print the plan for MODEL without data: what is quantized, what is not, and why.",
+    "check": "Check MODEL (ONNX), or an engine's layer list (JSON of trtexec), for misplaced quantization.",
+    "compile": "Compile MODEL for a target, strongly typed, and list what the engine runs.",
+    "fix": "Strip MODEL's quantization, plan it anew for the target, and apply the scales it had.",
+    "bench": "Time MODELS (ONNX files or engines) in one run, taking turns; ratios refer to the first.",
+    "profile": "Time every kernel of SOURCE: an ONNX file, an engine, or the JSON of trtexec --exportLayerInfo.",
+    "triton": "Write MODEL (ONNX file, or engine of full TensorRT) as a model of a Triton repository.",
+    "report": "Write one HTML page that needs no network.",
+    "compare": "Compare OTHER with REFERENCE (ONNX files; OTHER may be recorded outputs) on the same data.",
+    "deploy": "Quantize MODEL, compile it in float and quantized, check, compare, measure, and report.",
+    "doctor": "Say which targets work on this machine, and what to install for the others.",
+}
+"""Every command and its first line of help; ``NAME`` is ``NAME_command`` in ``fuseq.cli.NAME``."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Commands(click.Group):
+    """The commands of :data:`COMMANDS`, imported when they are run: shells ask for names often."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"fuseq.cli.{cmd_name}"), f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List names and first lines."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names, with their first lines where the shell shows them."""
+        found = [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(fuseq.__version__, prog_name="fuseq", message="%(prog)s %(version)s")
 def app() -> None:
-    """Quantize models so that every Q/DQ pair pays for itself, proved by the compiler."""
+    """Quantize models so that every Q/DQ pair pays for itself, proved by the compiler.
 
+    Example: fuseq plan model.onnx --format fp8 --target tensorrt-rtx:sm89
 
-for _command in (
-    quantize_command,
-    search_command,
-    sensitivity_command,
-    plan_command,
-    check_command,
-    compile_command,
-    fix_command,
-    bench_command,
-    profile_command,
-    triton_command,
-    report_command,
-    compare_command,
-    deploy_command,
-    doctor_command,
-):
-    app.add_command(_command)
+    Completion of commands and options: eval "$(_FUSEQ_COMPLETE=bash_source fuseq)", or zsh_source,
+    or fish_source.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

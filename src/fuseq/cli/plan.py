@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fuseq.cli.choices import json_option, model_argument, placement_options, quantize_options
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.planning import plan
 from fuseq.report.numbers import engine_numbers
@@ -49,8 +49,8 @@ def plan_command(
             }
         )
         return
-    output.print(plan_table(planned.plan, every))
+    print_table(plan_table(planned.plan, every))
     if shown:
         known = "predicted" if planned.plan.measurement is None else "measured"
-        output.print(engine_table(shown, f"{known} for {planned.plan.target}"))
+        print_table(engine_table(shown, f"{known} for {planned.plan.target}"))
     print_notes(list(planned.notes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fuseq.cli.choices import gpu_option, html_option, parse_shapes, shape_option
-from fuseq.cli.console import output, print_notes, progress
+from fuseq.cli.console import print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.errors import OptionError
 from fuseq.evaluate.profile import ProfileOptions, Source, profile
@@ -29,9 +29,9 @@ from fuseq.report.profile import profile_document, profile_tables
 @click.option("--profile", "profile_file", type=click.Path(), help="trtexec --exportProfile.")
 @click.option("--times", type=click.Path(), help="trtexec --exportTimes.")
 @click.option("--onnx", type=click.Path(), help="ONNX file of the engine: names its modules.")
-@click.option("--float-profile", type=click.Path(), help="The same three for the --float engine.")
-@click.option("--float-times", type=click.Path())
-@click.option("--float-onnx", type=click.Path())
+@click.option("--float-profile", type=click.Path(), help="--profile of the --float engine.")
+@click.option("--float-times", type=click.Path(), help="--times of the --float engine.")
+@click.option("--float-onnx", type=click.Path(), help="--onnx of the --float engine.")
 @click.option("--top", type=int, default=15, show_default=True, help="Kernels and modules shown.")
 @click.option("--depth", type=int, default=3, show_default=True, help="Depth of modules shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -85,6 +85,6 @@ def profile_command(
         click.echo(to_json(document))
     else:
         for table in profile_tables(document, top, depth):
-            output.print(table)
+            print_table(table)
         print_notes([*document.missing, *document.notes])
     context.exit(1 if document.missing else 0)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fuseq.cli.choices import (
+    accuracy_options,
     calib_option,
     json_option,
     method_option,
@@ -17,9 +18,8 @@ from fuseq.cli.choices import (
     preset_option,
     quantize_options,
 )
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
-from fuseq.options import ROUNDINGS
 from fuseq.placement.plan import Plan
 from fuseq.quantizing import Quantized, quantize
 from fuseq.report.numbers import engine_numbers
@@ -34,21 +34,7 @@ from fuseq.report.terminal import engine_table, plan_table
 @method_option
 @click.option("--limit", type=int, help="Use at most this many samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data.")
-@click.option(
-    "--rounding", type=click.Choice(ROUNDINGS), default="nearest", show_default=True,
-    help="How weights are rounded; gptq weighs errors by the calibration data.",
-)  # fmt: skip
-@click.option(
-    "--bias-correction", is_flag=True, help="Undo the mean error of each layer in its bias."
-)
-@click.option(
-    "--equalize", is_flag=True,
-    help="Bring channels between layers to ranges that one weight scale serves; outputs stay.",
-)  # fmt: skip
-@click.option(
-    "--smooth", type=float, metavar="STRENGTH",
-    help="Move ranges of channels from LayerNorm into the layers behind it, 0 to 1; usually 0.5.",
-)  # fmt: skip
+@accuracy_options
 @placement_options
 @click.option("--plan-in", type=click.Path(), help="Apply this plan instead of planning.")
 @click.option("--plan-out", type=click.Path(), help="Write the plan as JSON.")
@@ -75,10 +61,6 @@ def quantize_command(
         limit=values["limit"],
         seed=values["seed"],
         preset=values["preset"],
-        rounding=values["rounding"],
-        bias_correction=values["bias_correction"],
-        equalize=values["equalize"],
-        smooth=values["smooth"],
     )
     check_places(
         [model, calib, plan_in],
@@ -99,11 +81,11 @@ def quantize_command(
 
 
 def _print_result(result: Quantized) -> None:
-    output.print(plan_table(result.plan))
+    print_table(plan_table(result.plan))
     rows = [(result.plan.precision, result.float_engine), (result.plan.format, result.engine)]
     shown = [(name, engine) for name, engine in rows if engine is not None]
     if shown:
-        output.print(engine_table(shown, f"compiled for {result.plan.target}"))
+        print_table(engine_table(shown, f"compiled for {result.plan.target}"))
 
 
 def _numbers(result: Quantized, model: str, out: str) -> dict[str, Any]:

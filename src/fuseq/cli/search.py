@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fuseq.cli.choices import (
+    accuracy_options,
     calib_option,
     json_option,
     method_option,
@@ -16,7 +17,7 @@ from fuseq.cli.choices import (
     preset_option,
     quantize_options,
 )
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import output, print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.report.numbers import engine_numbers
 from fuseq.report.scatter import scatter_text
@@ -36,6 +37,7 @@ from fuseq.trials.step_table import step_table
 @method_option
 @click.option("--limit", type=int, help="Use at most this many samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@accuracy_options
 @placement_options
 @click.option(
     "--objective", type=click.Choice(OBJECTIVES), default="latency", show_default=True,
@@ -121,7 +123,10 @@ def search_command(
 
 
 def _print_result(result: Searched, objective: str) -> None:
-    output.print(step_table(result.steps, objective) if result.steps else "0 moves accepted")
+    if result.steps:
+        print_table(step_table(result.steps, objective))
+    else:
+        output.print("0 moves accepted")
     if result.tradeoff is not None:
         picture = curve_picture(result.tradeoff, objective)
         output.print(scatter_text(picture), markup=False, highlight=False)
@@ -130,7 +135,7 @@ def _print_result(result: Searched, objective: str) -> None:
         ("rules", result.rule_engine),
         ("search", result.engine),
     ]
-    output.print(engine_table(rows, f"predicted for {result.plan.target}"))
+    print_table(engine_table(rows, f"predicted for {result.plan.target}"))
 
 
 def _numbers(result: Searched) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fuseq.cli.choices import (
     preset_option,
     quantize_options,
 )
-from fuseq.cli.console import output, print_json, print_notes, progress
+from fuseq.cli.console import output, print_json, print_notes, print_table, progress
 from fuseq.cli.places import check_places
 from fuseq.evaluate.sensitivity import RegionSensitivity, Sensitivity, decibels
 from fuseq.model import whole_file
@@ -111,7 +111,7 @@ def _print(found: Sensitivity, picture: Scatter, top: int) -> None:
         table.add_column(heading, justify="right")
     for region in found.regions[:top]:
         table.add_row(*_row(region))
-    output.print(table)
+    print_table(table)
     output.print(scatter_text(picture), markup=False, highlight=False)
     output.print(
         f"all together: {decibels(found.whole):.1f} dB, cosine {found.cosine:.5f}, "

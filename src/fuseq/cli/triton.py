@@ -20,7 +20,10 @@ from fuseq.serving.triton import TritonOptions, write_repository
 @shape_option
 @click.option("--max-shape", "maxima", multiple=True, metavar="NAME:D,D,...", help="Largest shape.")
 @click.option("--instances", type=int, default=1, show_default=True, help="Copies on each device.")
-@click.option("--device", type=click.Choice(("gpu", "cpu")), default="gpu", show_default=True)
+@click.option(
+    "--device", type=click.Choice(("gpu", "cpu")), default="gpu", show_default=True,
+    help="Where Triton runs it.",
+)  # fmt: skip
 @click.option(
     "--delay", type=int, default=100, show_default=True,
     help="How long a request may wait for others, microseconds.",

@@ -14,6 +14,8 @@ from fuseq.placement.plan import Plan
 from fuseq.targets.base import Engine, Kernel, TensorInfo
 
 _MB = 1e6
+_NODES_SHOWN = 4
+"""ONNX nodes of a kernel that a table names; --json has all."""
 
 
 def safe(text: str, limit: int = 200) -> str:
@@ -61,12 +63,12 @@ def kernel_table(engine: Engine, limit: int | None = None) -> Table:
     table.add_column("ONNX nodes")
     for kernel in kernels:
         table.add_row(
-            _one_line(kernel.name, 48),
+            _one_line(kernel.name, 200),
             kernel.type.value,
             _tensors(kernel.inputs),
             _tensors(kernel.outputs),
             f"{_time_us(kernel) or 0.0:.1f}",
-            _one_line(", ".join(kernel.nodes), 120),
+            _one_line(_first_nodes(kernel.nodes), 400),
         )
     return table
 
@@ -76,6 +78,11 @@ def _one_line(text: str, limit: int) -> Text:
     cell = Text.from_markup(safe(text, limit), overflow="ellipsis")
     cell.no_wrap = True
     return cell
+
+
+def _first_nodes(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NODES_SHOWN} more" if len(nodes) > _NODES_SHOWN else ""
+    return ", ".join(nodes[:_NODES_SHOWN]) + more
 
 
 def _time_us(kernel: Kernel) -> float | None:

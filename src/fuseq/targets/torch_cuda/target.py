@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
+import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from fuseq.targets.torch_cuda.compiled import Compiled
 
 _FIRST_CAPABILITY = (8, 0)
+_NO_GPU = "PyTorch sees no NVIDIA GPU here; plan here and run where there is one."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +132,26 @@ class TorchCuda:
         """None, or the sentence that says what is not there."""
         if importlib.util.find_spec("torch") is None:
             return str(MissingExtraError("PyTorch", "torch"))
+        if not _has_driver():  # asked first: importing torch takes seconds
+            return _NO_GPU
         import torch  # noqa: PLC0415
 
         if not torch.cuda.is_available():
-            return "PyTorch sees no NVIDIA GPU here; plan here and run where there is one."
+            return _NO_GPU
         if torch.cuda.get_device_capability() < _FIRST_CAPABILITY:
             return "its kernels need compute capability 8.0 (A100) for INT8 and 8.9 for FP8."
         return None
+
+
+def _has_driver() -> bool:
+    """Whether NVIDIA's driver is installed; always true where its library has another name."""
+    if platform.system() != "Linux":
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _need_torch() -> None:
