@@ -15,6 +15,7 @@ from fuseq.model import load, profile_for
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
 from fuseq.passes.equalize import equalize
+from fuseq.passes.float_only import check_float
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.integer_form import to_integer_form
 from fuseq.passes.typing import set_precision
@@ -82,11 +83,18 @@ def silent(stage: str, done: int, total: int | None) -> None:
     """Report nothing."""
 
 
-def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions) -> Job:
+def open_job(
+    model: ir.Model | str | os.PathLike[str], options: QuantizeOptions, *, is_stripped: bool = False
+) -> Job:
     """Load and canonicalize.
 
+    Args:
+        model: Float.
+        options: The user's choices.
+        is_stripped: The Q/DQ that ``model`` may still have could not be taken out, and stays.
+
     Raises:
-        ModelError: The file cannot be used.
+        ModelError: The file cannot be used, or is quantized already.
         OptionError: The target, GPU or a shape is not allowed.
         TargetError: The target lacks the format.
     """
@@ -94,6 +102,8 @@ def open_job(model: ir.Model | str | os.PathLike[str], options: QuantizeOptions)
     rules = target.rules(options.format)
     loaded = load(model) if not isinstance(model, ir.Model) else model.clone()
     check_well_formed(loaded, _file_name(model))
+    if not is_stripped:
+        check_float(loaded, _file_name(model))
     notes = canonicalize(loaded)
     if options.equalize:
         notes += [str(note) for note in equalize(loaded)]
@@ -271,8 +281,8 @@ def why_nothing(job: Job, faster: str) -> str:
     placed = sum(node.op_type == "QuantizeLinear" for node in job.model.graph)
     if placed:
         return (
-            f"nothing more is quantized: the model has {placed} QuantizeLinear nodes already, which "
-            f"stay as they are; `fuseq fix` plans them anew for {target}."
+            f"nothing more is quantized: {placed} QuantizeLinear nodes of the file could not be taken "
+            "out and stay as they are."
         )
     if job.options.policy == "full":
         return f"nothing is quantized: no layer of the model can run in {form} on {target}."

@@ -318,7 +318,9 @@ def test_nothing_is_left_of_what_is_refused(net: Path) -> None:
 
 
 def test_a_quantized_file_is_refused(result: Deployed) -> None:
-    with pytest.raises(ModelError, match=r"quantized already \(\d+ Q/DQ nodes\).*`fuseq fix`"):
+    with pytest.raises(
+        ModelError, match=r"quantized already \(\d+ quantization nodes,.*`fuseq fix`"
+    ):
         deploy(result.folder / "model.onnx", result.folder.parent / "again", calib="random")
 
 

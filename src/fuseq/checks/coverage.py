@@ -7,7 +7,8 @@ import math
 
 import onnx_ir as ir
 
-from fuseq.checks.reading import Layer, is_integer_operator, layers_of
+from fuseq.checks.reading import Layer, layers_of
+from fuseq.passes.float_only import is_integer_operator
 from fuseq.passes.quantizers import is_dequantize, is_quantize
 
 

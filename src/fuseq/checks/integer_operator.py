@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.mends import qoperators
-from fuseq.checks.reading import is_integer_operator
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.passes.float_only import is_integer_operator
 
 
 def _check(context: Context) -> Iterator[Finding]:

@@ -19,10 +19,6 @@ _FLOATS = frozenset(
 )
 _WEIGHT_STEPS = ("Transpose", "Reshape", "Identity", "Cast", "Squeeze", "Unsqueeze", "Flatten")
 _MAX_STEPS = 8
-_INTEGER_OPERATORS = frozenset(
-    {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
-)
-_MICROSOFT_PREFIXES = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulInteger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,10 +210,3 @@ def quantized_formats(graph: ir.Graph) -> set[str]:
         if source is not None and source.dtype is not None and source.dtype != ir.DataType.INT32:
             found.add(words.get(source.dtype, source.dtype.name.lower()))
     return found
-
-
-def is_integer_operator(node: ir.Node) -> bool:
-    """An operator on quantized tensors: ONNX's five, or ONNX Runtime's own (``com.microsoft``)."""
-    if node.domain == "com.microsoft":
-        return node.op_type.startswith(_MICROSOFT_PREFIXES)
-    return node.domain == "" and node.op_type in _INTEGER_OPERATORS

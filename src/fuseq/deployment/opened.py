@@ -14,10 +14,10 @@ from fuseq.calibration.image_presets import image_preset
 from fuseq.calibration.sources import open_source
 from fuseq.deployment.from_checkpoint import open_checkpoint, with_its_format
 from fuseq.deployment.options import DeployOptions
-from fuseq.errors import ModelError, OptionError
+from fuseq.errors import OptionError
 from fuseq.model import load, profile_for
 from fuseq.modelopt.checkpoint import Checkpoint
-from fuseq.passes.quantizers import is_dequantize, is_quantize
+from fuseq.passes.float_only import check_float
 from fuseq.planning import Report
 from fuseq.targets import parse_target
 from fuseq.targets.base import ShapeProfile, Target
@@ -85,7 +85,7 @@ def open_deployment(
     target = parse_target(chosen.target, chosen.gpu)
     target.rules(chosen.format)
     loaded = load(model) if exported is None else exported[0]
-    _check_float(Path(model), loaded)
+    check_float(loaded, str(model))
     profile = profile_for(loaded, chosen.batch, chosen.shapes)
     return Opened(
         path=Path(model),
@@ -98,16 +98,6 @@ def open_deployment(
         report=report,
         checkpoint=None if exported is None else exported[1],
     )
-
-
-def _check_float(path: Path, model: ir.Model) -> None:
-    """Refuse a file that has Q/DQ: there would be no float model to compare with."""
-    pairs = sum(is_quantize(node) or is_dequantize(node) for node in model.graph)
-    if pairs:
-        raise ModelError(
-            f"{path}: is quantized already ({pairs} Q/DQ nodes), and deploy begins with the float "
-            "model; give that, or use `fuseq fix` and `fuseq report` for this file."
-        )
 
 
 def evaluation_source(opened: Opened) -> Source:
