@@ -12,6 +12,7 @@ from rich.table import Table
 import fuseq
 from fuseq.cli.choices import json_option
 from fuseq.cli.console import output, print_json, print_table
+from fuseq.report.terminal import safe
 from fuseq.targets import KNOWN_TARGETS, parse_target
 
 _PACKAGES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml-dtypes", "safetensors")
@@ -41,5 +42,5 @@ def doctor_command(as_json: bool) -> None:
     table.add_column("target")
     table.add_column("state", overflow="fold")
     for name, gap in states:
-        table.add_row(name, gap or "works here")
+        table.add_row(name, safe(gap or "works here"))
     print_table(table)
