@@ -1,10 +1,11 @@
-"""CLIP ViT-L/14 on one GPU: FP16 eager, FP16 torch.compile, torchao FP8, fuseq FP8 and INT8.
+"""CLIP ViT-L/14 and others on one GPU: FP16 eager, FP16 torch.compile, torchao FP8, fuseq FP8 and INT8.
 
-    python benchmarks/clip_cuda.py [--batches 1 8 32 128] [--encoders image text] [--out FILE.json]
+    python benchmarks/clip_cuda.py [--batches 1 8 32 128] [--nets image text] [--out FILE.json]
 
+Nets are those of cuda_nets.py: image and text (CLIP), vit_b16, bert_base, minilm, efficientnet_b0.
 Random weights, one process, medians by CUDA events over rotated inputs. A torch.compile mode that
 needs more than two minutes to compile is measured and reported, but is not the baseline. Cosine is
-that of the projected embeddings with the FP32 module's, on held-out inputs.
+that of the embeddings with the FP32 module's, on held-out inputs.
 """
 
 from __future__ import annotations
@@ -18,62 +19,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    CLIPTextConfig,
-    CLIPTextModelWithProjection,
-    CLIPVisionConfig,
-    CLIPVisionModelWithProjection,
-)
 
 import fuseq.torch
+from cuda_nets import NETS, Inputs, embedding, float_module
 from fuseq.torch.compiling import compile as compile_plan
 
 ROTATED = 4
-Encode = Callable[[torch.Tensor], torch.Tensor]
+Run = Callable[..., Any]
 
 
-def encoder(name: str) -> torch.nn.Module:
-    torch.manual_seed(0)
-    if name == "image":
-        config = CLIPVisionConfig(
-            hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
-            num_attention_heads=16, image_size=224, patch_size=14, projection_dim=768,
-        )  # fmt: skip
-        return CLIPVisionModelWithProjection(config).eval()
-    config = CLIPTextConfig(
-        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
-        projection_dim=768, eos_token_id=49407,
-    )  # fmt: skip
-    return CLIPTextModelWithProjection(config).eval()
-
-
-def inputs(name: str, batch: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if name == "image":
-        return torch.randn(batch, 3, 224, 224, generator=generator)
-    tokens = torch.randint(0, 49400, (batch, 77), generator=generator)
-    lengths = torch.randint(8, 77, (batch,), generator=generator)
-    tokens[torch.arange(77)[None, :] >= lengths[:, None]] = 49407
-    return tokens
-
-
-def embeds(result: Any) -> torch.Tensor:
-    for key in ("image_embeds", "text_embeds"):
-        if hasattr(result, key):
-            return getattr(result, key)
-    return result[0]
-
-
-def median_us(run: Encode, batches: list[torch.Tensor], repeats: int = 30) -> float:
+def median_us(run: Run, batches: list[Inputs], repeats: int = 30) -> float:
     with torch.no_grad():
         for batch in batches:
-            run(batch)
+            run(**batch)
         torch.cuda.synchronize()
         times = []
         for turn in range(repeats):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
-            run(batches[turn % len(batches)])
+            run(**batches[turn % len(batches)])
             end.record()
             torch.cuda.synchronize()
             times.append(start.elapsed_time(end) * 1e3)
@@ -81,10 +45,10 @@ def median_us(run: Encode, batches: list[torch.Tensor], repeats: int = 30) -> fl
 
 
 def half_of(name: str) -> torch.nn.Module:
-    return encoder(name).half().cuda()
+    return float_module(name).half().cuda()
 
 
-def torchao_run(name: str) -> Encode:
+def torchao_run(name: str) -> Run:
     from torchao.quantization import (  # noqa: PLC0415
         Float8DynamicActivationFloat8WeightConfig,
         quantize_,
@@ -93,18 +57,20 @@ def torchao_run(name: str) -> Encode:
     model = half_of(name).bfloat16()
     quantize_(model, Float8DynamicActivationFloat8WeightConfig())
     compiled = torch.compile(model, dynamic=False)
-    return lambda batch: compiled(batch.bfloat16() if batch.is_floating_point() else batch)
+    return lambda **batch: compiled(**as_type(batch, torch.bfloat16))
 
 
 def fuseq_run(name: str, fmt: str) -> torch.nn.Module:
-    module = encoder(name)
-    example = inputs(name, 2, 1)
-    argument = {"pixel_values" if name == "image" else "input_ids": example}
-    prepared = fuseq.torch.prepare(module, argument, fmt, "torch:cuda", inplace=True)
-    key = next(iter(argument))
-    loader = [{key: inputs(name, 8, 10)}]
-    fuseq.torch.calibrate(prepared, loader)
+    net = NETS[name]
+    prepared = fuseq.torch.prepare(
+        float_module(name), net.inputs(2, 1), fmt, "torch:cuda", inplace=True
+    )
+    fuseq.torch.calibrate(prepared, [net.inputs(8, 10)])
     return compile_plan(prepared)
+
+
+def as_type(batch: Inputs, dtype: torch.dtype) -> Inputs:
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch.items()}
 
 
 def weights_bytes(run: Any) -> int | None:
@@ -119,19 +85,21 @@ def weights_bytes(run: Any) -> int | None:
     return sum(t.numel() * t.element_size() for t in lowered.module.buffers())
 
 
-def one(name: str, run: Encode, batch: int, reference: torch.Tensor | None) -> dict[str, Any]:
-    is_half = name.startswith("fp16")
-    rotated = [inputs_of(batch, seed) for seed in range(ROTATED)]
-    rotated = [b.half() if is_half and b.is_floating_point() else b for b in rotated]
+def one(
+    name: str, label: str, run: Run, batch: int, reference: torch.Tensor | None
+) -> dict[str, Any]:
+    rotated = [held_out(name, batch, seed) for seed in range(ROTATED)]
+    if label.startswith("fp16"):
+        rotated = [as_type(each, torch.float16) for each in rotated]
     began = time.perf_counter()
     with torch.no_grad():
-        run(rotated[0])
+        run(**rotated[0])
     torch.cuda.synchronize()
     row: dict[str, Any] = {"compile_s": round(time.perf_counter() - began, 1)}
     row["median_us"] = round(median_us(run, rotated), 1)
     if reference is not None:
         with torch.no_grad():
-            found = embeds(run(rotated[0])).float()
+            found = embedding(run(**rotated[0]))
         row["cosine"] = round(
             torch.nn.functional.cosine_similarity(found, reference).mean().item(), 5
         )
@@ -139,19 +107,15 @@ def one(name: str, run: Encode, batch: int, reference: torch.Tensor | None) -> d
     return row
 
 
-ENCODER = {"name": "image"}
-
-
-def inputs_of(batch: int, seed: int) -> torch.Tensor:
-    return inputs(ENCODER["name"], batch, 100 + seed).cuda()
+def held_out(name: str, batch: int, seed: int) -> Inputs:
+    return {key: value.cuda() for key, value in NETS[name].inputs(batch, 100 + seed).items()}
 
 
 def measure(
     name: str, batches: list[int], modes: list[str], formats: list[str], no_torchao: bool = False
 ) -> dict[str, Any]:
-    ENCODER["name"] = name
     rows: dict[str, Any] = {}
-    makers: dict[str, Callable[[], Encode]] = {
+    makers: dict[str, Callable[[], Run]] = {
         "fp16 eager": lambda: half_of(name),
         **{
             f"fp16 compile {mode}": (
@@ -164,11 +128,11 @@ def measure(
         **({} if no_torchao else {"torchao fp8": lambda: torchao_run(name)}),
         **{f"fuseq {fmt}": (lambda fmt=fmt: fuseq_run(name, fmt)) for fmt in formats},
     }
-    full = encoder(name).cuda()
+    full = float_module(name).cuda()
     references = {}
     for batch in batches:
         with torch.no_grad():
-            references[batch] = embeds(full(inputs_of(batch, 0))).float()
+            references[batch] = embedding(full(**held_out(name, batch, 0)))
     del full
     for label, make in makers.items():
         torch._dynamo.reset()
@@ -178,7 +142,7 @@ def measure(
             for batch in batches:
                 if batch != max(batches) and label.startswith("fp16 compile default"):
                     continue  # small batches want CUDA graphs
-                rows[f"{label} b{batch}"] = one(label, run, batch, references[batch])
+                rows[f"{label} b{batch}"] = one(name, label, run, batch, references[batch])
                 print(name, label, batch, rows[f"{label} b{batch}"], flush=True)
         except (ImportError, RuntimeError, AssertionError, TypeError, ValueError) as error:
             rows[label] = {"failed": f"{type(error).__name__}: {error}"[:500]}
@@ -190,17 +154,18 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--encoders", nargs="+", default=["image", "text"])
+    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=["image", "text"])
     parser.add_argument("--formats", nargs="*", default=["fp8", "int8"])
     parser.add_argument(
         "--modes", nargs="*", default=["default", "reduce-overhead", "max-autotune"]
     )
+    parser.add_argument("--no-torchao", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     properties = torch.cuda.get_device_properties(0)
     found: dict[str, Any] = {"gpu": properties.name, "torch": torch.__version__}
-    for name in given.encoders:
-        found[name] = measure(name, given.batches, given.modes, given.formats)
+    for name in given.nets:
+        found[name] = measure(name, given.batches, given.modes, given.formats, given.no_torchao)
         if given.out:
             given.out.write_text(json.dumps(found, indent=1))
 
