@@ -38,12 +38,12 @@ class QuantizeOptions:
         preset: How images become inputs; None guesses from the input's shape.
         limit: Use at most this many calibration samples.
         seed: Seed of random calibration data.
-        rounding: ``nearest``, or ``gptq``: second-order rounding of weights; ``quantize`` only.
-        bias_correction: Undo the mean error of each layer's outputs in its bias; ``quantize`` only.
+        rounding: ``nearest``, or ``gptq``: second-order rounding of weights.
+        bias_correction: Undo the mean error of each layer's outputs in its bias.
         equalize: Equalize the channels between layers before anything is planned: weights change,
             outputs stay.
         smooth: Strength, 0 to 1, with which ranges move from normalizations into the linear layers
-            behind them; None moves nothing; ``quantize`` only.
+            behind them; None moves nothing.
     """
 
     format: str = "int8"

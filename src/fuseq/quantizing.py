@@ -103,7 +103,7 @@ def quantize(
 
 def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) -> Quantized:
     """Quantize an opened model with an opened source; as :func:`quantize`, without a file."""
-    job = _smoothed(job, source)
+    job = smoothed(job, smoothing_maxima(job, source))
     complete = plan or everything(job)
     found = _measure(job, complete, source, report)
     job = dataclasses.replace(
@@ -124,27 +124,35 @@ def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) ->
         planned = choose(_as_it_is(job), complete, scales_for, report)
     notes = (*planned.notes, *found.notes)
     scales = scales_for(planned.plan)
-    refined = _refined(job, planned.plan, scales, source, report)
+    refined = refined_values(job, planned.plan, scales, source, report)
     if refined.values:
         planned = dataclasses.replace(planned, trial=None)  # its engine has the old values
     return _finish(job, planned, scales, refined.values, (*notes, *refined.notes))
 
 
-def _smoothed(job: Job, source: Source) -> Job:
+def smoothing_maxima(job: Job, source: Source) -> dict[str, np.ndarray]:
+    """Largest magnitude by channel, [channels], of what ``--smooth`` would move, by tensor name; one
+    more reading of ``source`` for each eight tensors. Empty where the options do not ask for it."""
+    if job.options.smooth is None:
+        return {}
+    names = [found.norm.outputs[0].name or "" for found in migratable(job.model.graph)]
+    return channel_maxima(job.model, names, source)
+
+
+def smoothed(job: Job, maxima: Mapping[str, np.ndarray]) -> Job:
     """The job with ranges of channels moved into weights, where the options ask for it."""
     strength = job.options.smooth
     if strength is None:
         return job
     model = job.model.clone()
-    names = [found.norm.outputs[0].name or "" for found in migratable(model.graph)]
-    notes = migrate(model, channel_maxima(model, names, source), strength)
+    notes = migrate(model, maxima, strength)
     told = [str(note) for note in notes] or [
         "--smooth: no LayerNorm is read by linear layers alone."
     ]
     return dataclasses.replace(job, model=model, notes=(*job.notes, *told))
 
 
-def _refined(
+def refined_values(
     job: Job, plan: Plan, scales: Mapping[str, Scale], source: Source, report: Report
 ) -> Refined:
     """New values of weights and biases, where the options ask for them."""

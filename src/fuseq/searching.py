@@ -13,27 +13,25 @@ from fuseq.calibration.scales import Scales
 from fuseq.errors import OptionError, TargetError
 from fuseq.model import save
 from fuseq.options import QuantizeOptions
-from fuseq.passes.condense_metadata import condense_metadata
-from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.placement.cells import Trial
 from fuseq.placement.pays import keep_what_pays, prediction_of
 from fuseq.placement.plan import Plan
-from fuseq.planning import Job, Report, set_types, silent
+from fuseq.planning import Job, Report, silent
 from fuseq.quantizing import check_output
 from fuseq.targets import parse_target
 from fuseq.targets.base import Engine, Target
-from fuseq.trials.accuracy import store_data
+from fuseq.trials.accuracy import outputs_of, store_data
 from fuseq.trials.cache import default_folder
 from fuseq.trials.climb import Found, Step, climb
 from fuseq.trials.constraint import Constraint
 from fuseq.trials.executor import Session, parse_executor
+from fuseq.trials.finishing import Guard, finished
 from fuseq.trials.judge import Budget, Judge
 from fuseq.trials.objective import Objective, check_objective
 from fuseq.trials.outcome import Outcome
 from fuseq.trials.prepare import Prepared, prepare, source_for
 from fuseq.trials.surroundings import surroundings_of
 from fuseq.trials.tradeoff import Point, Tradeoff, trade_off
-from fuseq.trials.workload import Workload, scales_of
 
 DEFAULT_SECONDS = 150.0
 """Of trials, on the search's clock, where neither seconds nor trials are given."""
@@ -199,14 +197,33 @@ def _search(
     engine = best.outcome.engine or float_trial.engine
     prediction = prediction_of(float_trial.engine, engine)
     plan = dataclasses.replace(best.plan, prediction=prediction, notes=(*best.plan.notes, *notes))
-    final, scales, typing_notes = _built(job, plan, workload)
+    guard = _guard(how.constraint, tradeoff, prepared, judge, samples, report)
+    final, scales, final_notes = finished(prepared, plan, guard, report)
     return Searched(
         model=final, plan=plan, scales=scales, float_engine=float_trial.engine,
         rule_engine=rules.engine, engine=engine, steps=tuple(steps), curve=tuple(curve),
         trials=judge.trials, seconds=judge.spent_s,
-        notes=tuple(dict.fromkeys((*prepared.notes, *typing_notes, *plan.notes))),
+        notes=tuple(dict.fromkeys((*prepared.notes, *final_notes, *plan.notes))),
         tradeoff=tradeoff,
     )  # fmt: skip
+
+
+def _guard(
+    constraint: Constraint | None,
+    tradeoff: Tradeoff | None,
+    prepared: Prepared,
+    judge: Judge,
+    samples: str,
+    report: Report,
+) -> Guard | None:
+    """What refining the chosen plan must not break; None where nothing was kept before."""
+    if constraint is None or tradeoff is None or tradeoff.chosen.score < tradeoff.bar:
+        return None
+    nothing = prepared.points.usual.without(
+        [region.name for region in prepared.points.usual.regions], "float: to compare with"
+    )
+    exact = outputs_of(judge.workload, [nothing], samples, judge.session, report)[0]
+    return Guard(constraint, tradeoff.bar, exact, samples)
 
 
 def _as_trial(found: Found, job: Job) -> Trial:
@@ -261,14 +278,3 @@ def _summary(start: Found, best: Found, steps: list[Step], judge: Judge) -> str:
         f"search: {len(steps)} moves accepted in {judge.trials} trials, from {start.value:.1f} to "
         f"{best.value:.1f} {unit}."
     )
-
-
-def _built(job: Job, plan: Plan, workload: Workload) -> tuple[ir.Model, Scales, tuple[str, ...]]:
-    scales = scales_of(plan, job, workload.ranges)
-    model = job.model.clone()
-    insert_qdq(model, plan, scales)
-    notes = set_types(job, model)
-    condense_metadata(model)
-    model.producer_name = "fuseq"
-    used = {group: scales[group] for group in plan.groups() if group in scales}
-    return model, Scales(used), notes

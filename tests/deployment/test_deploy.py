@@ -342,3 +342,14 @@ def test_the_command(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr()
     text = (in_folder / "net-int8-tensorrt-sm80/report.json").read_text(encoding="utf-8")
     assert json.loads(told.out) == json.loads(text)
+
+
+def test_quantize_options_mean_the_same_here(in_folder: Path) -> None:
+    arguments = ["net.onnx", "--calib", "data.npy", "--target", TARGET, "--policy", "full"]
+    more = ["--batch", "1", "--rounding", "gptq", "--bias-correction"]
+    assert run(["quantize", *arguments, *more, "-o", "quantized.onnx"]) == 0
+    assert run(["deploy", *arguments, *more, "--out", "refined"]) == 0
+    assert run(["deploy", *arguments, "--batch", "1", "--out", "plain"]) == 0
+    refined = (in_folder / "refined/model.onnx").read_bytes()
+    assert refined == (in_folder / "quantized.onnx").read_bytes()
+    assert refined != (in_folder / "plain/model.onnx").read_bytes()

@@ -63,11 +63,28 @@ def quantize_checkpoint(
     Data gives the ranges that the checkpoint lacks, and says what must stay FP32.
 
     Raises:
+        OptionError: An option would change weights that the checkpoint's ranges belong to.
         FuseqError: As :func:`fuseq.modelopt.importing.plan_checkpoint`.
     """
+    _check_weights_stay(options)
     job = checkpoint_job(model, checkpoint, options)
     fixed = plan_checkpoint(job, checkpoint, calib=calib, report=report)
     save(fixed.model, output)
     return Quantized(
         fixed.model, fixed.plan, fixed.scales, fixed.float_engine, fixed.engine, fixed.notes, job
     )
+
+
+def _check_weights_stay(options: QuantizeOptions) -> None:
+    changing = {
+        "--rounding gptq": options.rounding != "nearest",
+        "--bias-correction": options.bias_correction,
+        "--equalize": options.equalize,
+        "--smooth": options.smooth is not None,
+    }
+    for name, is_given in changing.items():
+        if is_given:
+            raise OptionError(
+                f"{name} changes weights, and a ModelOpt checkpoint's scales belong to the weights "
+                "that it has; leave the option out."
+            )

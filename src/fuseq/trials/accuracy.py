@@ -7,8 +7,6 @@ error of quantizing, not of FP16. Outputs are kept beside the trials, so that no
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,12 +16,14 @@ from fuseq.calibration.batches import Batch
 from fuseq.errors import ModelError
 from fuseq.evaluate.closeness import cosine
 from fuseq.evaluate.running import run_batches
-from fuseq.model import whole_file
 from fuseq.passes.insert_qdq import insert_qdq
+from fuseq.passes.set_constants import set_constants
 from fuseq.placement.plan import Plan
 from fuseq.planning import Report
+from fuseq.trials.arrays import read_arrays, write_arrays
 from fuseq.trials.executor import Executor, Session, usable_processors
 from fuseq.trials.keys import plan_key
+from fuseq.trials.rounded import rounded_values
 from fuseq.trials.workload import Workload, open_workload, scales_of
 
 _KEPT_BYTES = 64 * 2**20
@@ -49,7 +49,7 @@ def store_data(folder: Path, batches: Iterable[Batch]) -> Path:
         digest.update(np.ascontiguousarray(array).tobytes())
     file = folder / f"data-{digest.hexdigest()[:32]}.npz"
     if not file.is_file():
-        _write(file, arrays)
+        write_arrays(file, arrays)
     return file
 
 
@@ -62,18 +62,20 @@ def run_outputs(workload: Workload, plan: Plan, data: str, threads: int) -> dict
         data: File of :func:`store_data`.
         threads: Threads of one operator.
     """
-    name = f"{plan_key(workload.digest, plan)}-{Path(data).stem[5:21]}"
+    rounding = "" if workload.options.rounding == "nearest" else f"-{workload.options.rounding}"
+    name = f"{plan_key(workload.digest, plan)}-{Path(data).stem[5:21]}{rounding}"
     file = Path(workload.cache) / f"outputs-{name}.npz"
-    kept = _read(file)
+    kept = read_arrays(file)
     if kept is not None:
         return kept
     job, weights = open_workload(workload)
     model = job.model.clone()
+    set_constants(model, rounded_values(workload, plan))
     insert_qdq(model, plan, scales_of(plan, job, workload.ranges, weights))
     parts = list(run_batches(model, load_data(Path(data)), optimized=False, threads=threads))
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if sum(array.nbytes for array in outputs.values()) <= _KEPT_BYTES:
-        _write(file, outputs)
+        write_arrays(file, outputs)
     return outputs
 
 
@@ -83,7 +85,7 @@ def load_data(file: Path) -> list[Batch]:
     Raises:
         ModelError: The file is gone or damaged.
     """
-    arrays = _read(file)
+    arrays = read_arrays(file)
     if arrays is None:
         raise ModelError(f"{file}: the samples of this search are gone or damaged; start again.")
     batches: dict[int, Batch] = {}
@@ -138,16 +140,3 @@ def least_cosine(exact: Mapping[str, np.ndarray], near: Mapping[str, np.ndarray]
 def _threads_of(executor: Executor) -> int:
     """Threads of one model run, so that all runs together fill this machine once."""
     return max(usable_processors() // max(executor.jobs, 1), 1)
-
-
-def _write(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with whole_file(file) as beside, beside.open("wb") as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
-
-
-def _read(file: Path) -> dict[str, np.ndarray] | None:
-    try:
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError):
-        return None

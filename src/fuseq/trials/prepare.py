@@ -14,6 +14,7 @@ from fuseq.calibration.runner import Collected, collect
 from fuseq.calibration.sources import open_source
 from fuseq.options import QuantizeOptions
 from fuseq.planning import Job, Report, everything, open_job
+from fuseq.quantizing import smoothed, smoothing_maxima
 from fuseq.trials.cache import open_folder
 from fuseq.trials.keys import job_digest
 from fuseq.trials.points import Points, points_of
@@ -57,6 +58,8 @@ def prepare(
     job = open_job(model, options)
     open_folder(cache)  # after the model was found good: a typing error leaves no folder behind
     source = source_for(job, calib)
+    maxima = smoothing_maxima(job, source)
+    job = smoothed(job, maxima)
     points = points_of(job, everything(job))
     names = points.activations()
     fmt = job.target.storage_formats(options.format)[0]
@@ -77,6 +80,7 @@ def prepare(
         magnitudes=magnitudes,
         digest=job_digest(job, spans),
         cache=str(cache.resolve()),
+        maxima=tuple((name, array.tobytes()) for name, array in maxima.items()),
     )
     usable = points.without_tensors({name: why for name, why in bad.items() if why})
     return Prepared(job, usable, found.ranges, source, workload, (*job.notes, *found.notes))

@@ -17,6 +17,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fuseq.calibration.ranges import Range
 from fuseq.errors import TargetError
 from fuseq.formats import USER_FORMATS
@@ -30,6 +32,7 @@ from fuseq.trials.downgrades import Downgrade, Option, apply, downgrades
 from fuseq.trials.gains import region_gains
 from fuseq.trials.judge import Judge
 from fuseq.trials.prepare import Prepared
+from fuseq.trials.rounded import store_rounded
 
 SPREAD = 8
 """Parts that the steps are cut into for the curve."""
@@ -119,6 +122,7 @@ class Evaluator:
 
     Attributes:
         judge: Compiles.
+        prepared: The calibrated job.
         data: File of samples.
         constraint: What is measured.
         exact: Outputs of the float model.
@@ -127,6 +131,7 @@ class Evaluator:
     """
 
     judge: Judge
+    prepared: Prepared
     data: str
     constraint: Constraint
     exact: Outputs
@@ -142,11 +147,16 @@ class Evaluator:
         """The point of a plan that no steps lead to."""
         return self._evaluated([plan], [()])[0]
 
+    def outputs(self, plans: Sequence[Plan]) -> list[dict[str, np.ndarray]]:
+        """Outputs of every plan, its weights rounded as the options say."""
+        store_rounded(self.prepared, plans, self.report)
+        return outputs_of(self.judge.workload, plans, self.data, self.judge.session, self.report)
+
     def _evaluated(
         self, plans: Sequence[Plan], choices: Sequence[Sequence[Downgrade]]
     ) -> list[Point]:
         outcomes = self.judge.outcomes(plans)
-        outputs = outputs_of(self.judge.workload, plans, self.data, self.judge.session, self.report)
+        outputs = self.outputs(plans)
         return [
             Point(
                 plan,
@@ -175,7 +185,7 @@ def trade_off(
     """
     nothing = float_trial.plan
     exact = outputs_of(judge.workload, [nothing], data, judge.session, report)[0]
-    ask = Evaluator(judge, data, constraint, exact, fastest.plan, report)
+    ask = Evaluator(judge, prepared, data, constraint, exact, fastest.plan, report)
     bar = constraint.bar(exact)
     steps = _steps(fastest, float_trial, prepared, ask)
     points = [*_curve(ask, steps, bar), *_worst_first(ask, steps)]
@@ -204,7 +214,7 @@ def _steps(
     for fmt in _other_formats(prepared):
         found += _in_format(fmt, regions, fastest, float_trial, prepared, ask)
     alone = [_only(plan, region, entries) for region, entries, _, _ in found]
-    outputs = outputs_of(ask.judge.workload, alone, ask.data, ask.judge.session, ask.report)
+    outputs = ask.outputs(alone)
     options: dict[str, list[Option]] = {}
     for (region, entries, gain, fmt), near in zip(found, outputs, strict=True):
         option = Option(fmt or plan.format, noise_ratio(ask.exact, near), gain, entries)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from fuseq.calibration.bias import bias_scales
 from fuseq.calibration.ranges import Range
 from fuseq.calibration.scales import Scale
@@ -18,6 +20,7 @@ from fuseq.errors import ModelError, TargetError
 from fuseq.options import QuantizeOptions
 from fuseq.placement.plan import Plan, QuantizedTensor
 from fuseq.planning import Job, compile_quantized, open_job
+from fuseq.quantizing import smoothed
 from fuseq.trials import cache
 from fuseq.trials.keys import plan_key
 from fuseq.trials.outcome import Outcome
@@ -35,6 +38,7 @@ class Workload:
         magnitudes: Largest magnitude by tensor name, for FP32 islands.
         digest: Hash of all that decides an engine besides the plan (:mod:`fuseq.trials.keys`).
         cache: Folder of finished trials.
+        maxima: Largest magnitudes by channel, float64 as bytes, of what ``--smooth`` moves.
     """
 
     model_path: str
@@ -44,6 +48,7 @@ class Workload:
     magnitudes: Mapping[str, float]
     digest: str
     cache: str
+    maxima: tuple[tuple[str, bytes], ...] = ()
 
 
 def stamp_of(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -112,8 +117,9 @@ def open_workload(workload: Workload) -> tuple[Job, WeightScales]:
         ModelError: The model's file is gone or has changed since the search began.
     """
     job, weights = _open(
-        workload.model_path, workload.stamp, _options_text(workload.options), workload.digest
-    )
+        workload.model_path, workload.stamp, _options_text(workload.options), workload.digest,
+        workload.maxima,
+    )  # fmt: skip
     return dataclasses.replace(job, magnitudes=workload.magnitudes), weights
 
 
@@ -129,7 +135,13 @@ def _compile(workload: Workload, plan: Plan) -> Outcome:
 
 
 @functools.lru_cache(maxsize=1)
-def _open(path: str, stamp: tuple[int, int], options: str, digest: str) -> tuple[Job, WeightScales]:
+def _open(
+    path: str,
+    stamp: tuple[int, int],
+    options: str,
+    digest: str,
+    maxima: tuple[tuple[str, bytes], ...],
+) -> tuple[Job, WeightScales]:
     """Open the model once a process; ``digest`` separates searches of one file."""
     del digest
     if not Path(path).is_file() or stamp_of(path) != stamp:
@@ -137,7 +149,8 @@ def _open(path: str, stamp: tuple[int, int], options: str, digest: str) -> tuple
             f"{path}: is gone or has changed since the search began; workers need the same file "
             "under the same path. Start again."
         )
-    return open_job(path, _options_from(options)), WeightScales({})
+    job = open_job(path, _options_from(options))
+    return smoothed(job, {name: np.frombuffer(data) for name, data in maxima}), WeightScales({})
 
 
 def _options_text(options: QuantizeOptions) -> str:
