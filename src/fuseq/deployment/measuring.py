@@ -9,14 +9,12 @@ from pathlib import Path
 
 from fuseq.deployment.opened import ENGINE, FLOAT, FLOAT_ENGINE, QUANTIZED, Opened
 from fuseq.deployment.stages import Made
-from fuseq.evaluate.bench import BenchOptions, BenchRow, bench
-from fuseq.evaluate.bench_statistics import Spread
+from fuseq.evaluate.bench import BenchOptions, bench
+from fuseq.report.bench_document import PREDICTED_BY, measured_timings
 from fuseq.report.document import EngineRow, TimingRow
 from fuseq.targets.engine_runtime.runner import runtime_missing
 from fuseq.targets.onnxruntime_cpu import OnnxRuntimeCpu
 from fuseq.targets.trtexec import Timed
-
-PREDICTED_BY = "fuseq's cost model"
 
 
 def machine(opened: Opened) -> str:
@@ -40,12 +38,7 @@ def bench_stage(opened: Opened, folder: Path) -> Made:
         timed=Timed(seconds=opened.options.seconds / 2),
     )
     result = bench(_files(folder), options, opened.report)
-    rows = [
-        timing_row(row, spread, what, opened.target.name, chosen.batch)
-        for row in result.rows
-        for what, spread in (("device", row.device), ("host", row.host))
-        if spread is not None
-    ]
+    rows = [timing for row in result.rows for timing in measured_timings(row, opened.target.name)]
     missing = [_not_timed(opened, sentence) for sentence in result.missing]
     return [], {"rows": [dataclasses.asdict(row) for row in rows], "missing": missing}
 
@@ -66,27 +59,6 @@ def predicted_rows(engines: Sequence[EngineRow], batch: int) -> list[TimingRow]:
         )
         for name, us in known
     ]
-
-
-def timing_row(row: BenchRow, spread: Spread, what: str, runner: str, batch: int) -> TimingRow:
-    """A measured row of ``fuseq bench``: ``what`` is ``host`` or ``device``, ``spread`` its times."""
-    return TimingRow(
-        engine=row.name,
-        what=what,
-        runner=runner,
-        measured=True,
-        batch=batch,
-        iterations=spread.runs,
-        min_ms=spread.min_ms,
-        mean_ms=spread.mean_ms,
-        median_ms=spread.median_ms,
-        p90_ms=spread.p90_ms,
-        p99_ms=spread.p99_ms,
-        max_ms=spread.max_ms,
-        throughput_per_s=row.throughput_per_s,
-        speedup=row.ratio.median if row.ratio is not None else None,
-        notes=row.notes,
-    )
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import fuseq
 from fuseq.evaluate.bench import BenchResult, BenchRow
-from fuseq.evaluate.bench_statistics import Spread
 from fuseq.evaluate.profile_modules import engine_modules
 from fuseq.report.document import Document, EngineRow, TimingRow
 from fuseq.report.engine_rows import EngineText, engine_row
+
+PREDICTED_BY = "fuseq's cost model"
 
 
 def bench_document(result: BenchResult) -> Document:
@@ -40,41 +41,39 @@ def _engine(row: BenchRow) -> EngineRow:
     return engine_row(row.engine, text, engine_modules(row.engine))
 
 
-def _timings(row: BenchRow, target: str) -> Iterator[TimingRow]:
-    """Device time first, then host time, then the prediction; the ratio stands where it was taken."""
+def measured_timings(row: BenchRow, target: str) -> Iterator[TimingRow]:
+    """The times that were taken, of the device first; the ratio stands where it was taken."""
     sides = [(what, s) for what, s in (("device", row.device), ("host", row.host)) if s is not None]
     ratio = None if row.ratio is None else row.ratio.median
     for number, (what, spread) in enumerate(sides):
-        yield _measured(row, what, spread, target, ratio if number == 0 else None)
+        yield TimingRow(
+            engine=row.name,
+            what=what,
+            runner=target,
+            measured=True,
+            batch=row.batch,
+            iterations=spread.runs,
+            min_ms=spread.min_ms,
+            mean_ms=spread.mean_ms,
+            median_ms=spread.median_ms,
+            p90_ms=spread.p90_ms,
+            p99_ms=spread.p99_ms,
+            max_ms=spread.max_ms,
+            throughput_per_s=row.throughput_per_s,
+            speedup=ratio if number == 0 else None,
+            notes=row.notes,
+        )
+
+
+def _timings(row: BenchRow, target: str) -> Iterator[TimingRow]:
+    yield from measured_timings(row, target)
     if row.predicted_us is not None:
         yield TimingRow(
             engine=row.name,
             what="latency",
-            runner="fuseq's cost model",
+            runner=PREDICTED_BY,
             measured=False,
             batch=row.batch,
             median_ms=row.predicted_us / 1e3,
             speedup=row.predicted_ratio,
         )
-
-
-def _measured(
-    row: BenchRow, what: str, spread: Spread, target: str, ratio: float | None
-) -> TimingRow:
-    return TimingRow(
-        engine=row.name,
-        what=what,
-        runner=target,
-        measured=True,
-        batch=row.batch,
-        iterations=spread.runs,
-        min_ms=spread.min_ms,
-        mean_ms=spread.mean_ms,
-        median_ms=spread.median_ms,
-        p90_ms=spread.p90_ms,
-        p99_ms=spread.p99_ms,
-        max_ms=spread.max_ms,
-        throughput_per_s=row.throughput_per_s,
-        speedup=ratio,
-        notes=row.notes,
-    )
