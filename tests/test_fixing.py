@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fuseq.errors import TargetError
 from fuseq.fixing import _or_own_placement, fix
+from fuseq.model import load
 from fuseq.options import QuantizeOptions
 from fuseq.planning import silent
 from fuseq.targets import parse_target
@@ -150,6 +151,23 @@ def test_fp8_becomes_int8_with_the_same_magnitudes_where_the_gpu_lacks_fp8() -> 
     for reader, tensor in (("n_c1[0]", "r0"), ("n_c2[0]", "r1")):
         assert found[reader] == np.float32(448 * np.float64(scales[tensor]) / 127)
     assert result.engine is not None
+
+
+def test_fp8_scales_that_leave_most_of_the_range_unused_do_not_cost_integers_their_bits() -> None:
+    """ModelOpt's ONNX quantizer brings the largest values to 36 of FP8's 448; its weights show it."""
+    file = Path(__file__).parent / "data" / "fix_corpus" / "modelopt-onnx" / "vit-fp8.onnx"
+    options = QuantizeOptions(target="tensorrt:sm80", policy="full", batch=8)
+    result = fix(file, options=options)
+    scales = [
+        (change.before, change.after)
+        for change in result.changes
+        if change.kind == "activation" and change.action == "rescaled"
+    ]
+    assert scales
+    for before, after in scales:
+        assert after == pytest.approx(before * 36 / 127, rel=2e-3)
+    image = np.random.default_rng(5).normal(0, 0.8, (8, 3, 32, 32)).astype(np.float32)
+    assert cosine(run_as_written(load(file), x=image), run_as_written(result.model, x=image)) > 0.99
 
 
 def test_a_half_scale_below_the_normal_values_keeps_its_bits() -> None:

@@ -27,7 +27,7 @@ from fuseq.model import load, profile_for, save
 from fuseq.options import QuantizeOptions
 from fuseq.passes.canonical import canonicalize
 from fuseq.passes.condense_metadata import condense_metadata
-from fuseq.passes.found_scales import FoundScale
+from fuseq.passes.found_scales import FoundScale, float8_reach
 from fuseq.passes.insert_qdq import insert_qdq
 from fuseq.passes.repairs import Repair
 from fuseq.passes.strip_qdq import Stripped, strip_qdq
@@ -103,6 +103,9 @@ def fix(
     untouched = loaded.clone()
     stripped = strip_qdq(loaded, folds=not keep_placement)
     options, changed_format = _with_format(loaded, stripped, options, fmt)
+    if options.format != "fp8":
+        reach = float8_reach(loaded, stripped.scales(loaded))
+        stripped = dataclasses.replace(stripped, reach=reach)
     if not stripped.pairs:
         result = _nothing_to_fix(untouched, options, before)
     elif keep_placement:

@@ -97,6 +97,11 @@ def change_of_format(scale: FoundScale, fmt: Format) -> str:
             "amax = max(|lowest|, |highest|) of its range"
         )
     if by.format != fmt.name and not (fmt.name == "int8" and by.format == "uint8"):
+        if scale.reach < 1:
+            return (
+                f"{by.format} to {fmt.name} with the same largest magnitude, which is "
+                f"{scale.reach:.3g} of its range as in the file's weights"
+            )
         return f"{by.format} to {fmt.name} with the same largest magnitude"
     return ""
 

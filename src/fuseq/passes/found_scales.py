@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +24,8 @@ class FoundScale:
         by: Scale, zero point, stored type, axis.
         uses: Readers that saw the quantized tensor; node ``""`` is the model's own output.
         nodes: Names of the Q/DQ nodes in the file.
+        reach: Part of the stored type's range that the tool's largest values take
+            (:func:`float8_reach`); 1 for integers.
     """
 
     tensor: str
@@ -30,6 +33,7 @@ class FoundScale:
     by: Quantizer
     uses: tuple[Use, ...]
     nodes: tuple[str, ...]
+    reach: float = 1.0
 
     @property
     def is_centred(self) -> bool:
@@ -43,10 +47,13 @@ class FoundScale:
            128 stores the integers of INT8 plus 128, so nothing is lost.
         2. Symmetric ``fmt``, other zero points: ``amax = max(|low|, |high|)`` of the stored range.
         3. Asymmetric ``fmt``: the stored range, ``(qmin - z) * scale`` to ``(qmax - z) * scale``.
+        4. Another format than the file's: as much of the stored range as its tool fills (``reach``).
 
         A scale a channel gives the range that holds all channels.
         """
         scale = self.by.scale.astype(np.float64)
+        if self.by.format != fmt.name:  # case 4
+            scale = scale * self.reach
         low = (self.by.qmin - self.by.zero_point) * scale
         high = (self.by.qmax - self.by.zero_point) * scale
         if not fmt.symmetric:
@@ -134,3 +141,35 @@ def _joined(one: FoundScale, other: FoundScale) -> FoundScale:
         uses=tuple(dict.fromkeys((*one.uses, *other.uses))),
         nodes=tuple(dict.fromkeys((*one.nodes, *other.nodes))),
     )
+
+
+def float8_reach(model: ir.Model, found: Sequence[FoundScale]) -> float:
+    """The largest stored magnitude of a file's FP8 weights, as part of 448; median over channels.
+
+    A float format loses nothing where its largest values are not used, so tools differ: ModelOpt's ONNX
+    quantizer calibrates for INT8 and multiplies the scales by 448/127, which brings the largest values to
+    36 of 448. Integers of the same range would lose 3.6 of their 8 bits. Its weights tell the habit.
+
+    Args:
+        model: The stripped float model.
+        found: Its scales by its names.
+
+    Returns:
+        1 without FP8 weights, and where more than 0.9 is used.
+    """
+    parts: list[np.ndarray] = []
+    for scale in found:
+        value = model.graph.initializers.get(scale.tensor)
+        tensor = value.const_value if value is not None else None
+        if scale.kind != "weight" or scale.by.format != "fp8" or tensor is None:
+            continue
+        rows = np.moveaxis(np.abs(tensor.numpy()), scale.by.axis or 0, 0)
+        largest = rows.reshape(scale.by.scale.size, -1).max(1, initial=0.0)
+        part = largest / scale.by.scale.reshape(-1) / scale.by.qmax
+        parts.append(part[part > 0])
+    filled = np.concatenate(parts) if parts else np.ones(1)
+    reach = float(np.median(filled)) if filled.size else 1.0
+    return reach if reach < _FULL_REACH else 1.0
+
+
+_FULL_REACH = 0.9

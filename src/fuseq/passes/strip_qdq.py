@@ -50,6 +50,7 @@ class Stripped:
         pairs: Names of the Q/DQ nodes that the file had, once every spelling was Q/DQ.
         keep_fp32: Names of nodes that compute in FP32 in a file that is FP16 or BF16 elsewhere.
         notes: Sentences of the passes before (opset, subgraphs).
+        reach: What the file's FP8 activations fill of their range, where they change their format.
     """
 
     marks: tuple[Mark, ...]
@@ -57,10 +58,17 @@ class Stripped:
     pairs: tuple[str, ...]
     keep_fp32: frozenset[str]
     notes: tuple[str, ...]
+    reach: float = 1.0
 
     def scales(self, model: ir.Model) -> tuple[FoundScale, ...]:
         """The scales by the names that their tensors have in ``model`` now."""
-        return settle(model.graph, list(self.marks))
+        found = settle(model.graph, list(self.marks))
+        if self.reach == 1:
+            return found
+        return tuple(
+            dataclasses.replace(each, reach=self.reach) if each.by.format == "fp8" else each
+            for each in found
+        )
 
 
 def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
