@@ -11,7 +11,7 @@ from fuseq.passes.typing import set_precision
 from fuseq.targets import parse_target
 from fuseq.targets.base import KernelType
 from fuseq.targets.tensorrt_rtx.layers import parse_layers
-from tests.graphs import attention_net, conv_net, from_text
+from tests.graphs import attention_net, conv_net, from_text, normal
 
 LINE = (
     "Name: node, with a comma, LayerType: correlation, Inputs: [ { Name: a, Dimensions: [1,3,8,8], "
@@ -40,6 +40,35 @@ def test_a_slice_of_a_wide_tensor_moves_only_the_slice() -> None:
     line = LINE.replace("[1,3,8,8], Strides: [256,1,32,4]", "[4,64], Strides: [192,1]")
     (layer,) = parse_layers(line)
     assert layer.inputs[0].nbytes == 4 * 64 * 2
+
+
+def test_a_kernel_that_comes_from_no_node_is_a_layer_too() -> None:
+    """The builder's own changes of layout; the line ends behind "Metadata: "."""
+    line = LINE.partition("[ONNX Layer")[0]
+    assert [layer.nodes for layer in parse_layers(line)] == [()]
+    assert [layer.nodes for layer in parse_layers(line.rstrip() + "\n" + LINE)] == [
+        (),
+        ("conv", "relu"),
+    ]
+
+
+def test_every_kernel_reads_what_a_kernel_wrote() -> None:
+    model = _typed(
+        from_text(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[8, 32, 7, 7] x) => (float[8, 32] y)
+              <int64[2] axes = {2, 3}, float[640, 32, 1, 1] w, float[640, 32] v>
+              { c = Conv (x, w) d = Relu (c) m = ReduceMean <keepdims = 0> (d, axes)
+                y = MatMul (m, v) }""",
+            w=normal(640, 32, 1, 1),
+            v=normal(640, 32),
+        )
+    )
+    engine = parse_target("tensorrt-rtx:sm89").compile(model, profile_for(model))
+    assert engine.kernels[2].nodes == ()  # Tran: from channels last to the average's layout
+    written = {tensor.name for kernel in engine.kernels for tensor in kernel.outputs}
+    for kernel in engine.kernels:
+        assert {tensor.name for tensor in kernel.inputs} <= written | {"x"}
 
 
 def _typed(model: ir.Model, precision: str = "fp16") -> ir.Model:

@@ -5,6 +5,7 @@ One line a kernel (seen with TensorRT-RTX 1.7.1)::
     Name: N, LayerType: T, Inputs: [ {...}, {...}], Constants: [...], Outputs: [...],
     TacticName: X, StreamId: 0, Metadata: [ONNX Layer: a][ONNX Layer: b]
 
+(nothing behind ``Metadata:`` where the builder added the kernel itself, to change a layout)
 with each tensor ``{ Name: n, Dimensions: [8,64], Strides: [64,1], StrideOrder: [1,0],
 Datatype: Half, Format: (Linear) Row major linear format }``.
 """
@@ -18,7 +19,7 @@ import re
 _LAYER = re.compile(
     r"^Name: (?P<name>.*), LayerType: (?P<type>[^,]*), Inputs: \[(?P<inputs>.*)\], "
     r"Constants: \[(?P<constants>.*)\], Outputs: \[(?P<outputs>.*)\], "
-    r"TacticName: (?P<tactic>.*), StreamId: -?\d+, Metadata: (?P<metadata>.*)$"
+    r"TacticName: (?P<tactic>.*), StreamId: -?\d+, Metadata: ?(?P<metadata>.*)$"
 )
 _TENSOR = re.compile(
     r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[^\]]*)\], Strides: \[(?P<strides>[^\]]*)\], "
