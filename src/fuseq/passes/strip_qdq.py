@@ -13,6 +13,7 @@ from fuseq.passes.clean import fold_constants, lift_constants, lift_constants_ag
 from fuseq.passes.dynamic_quantize import dynamic_to_float
 from fuseq.passes.fake_quantize import fake_quantize_to_pairs
 from fuseq.passes.fold_affine import fold_affine
+from fuseq.passes.fold_value_scale import fold_value_scales
 from fuseq.passes.found_scales import FoundScale, Mark, settle
 from fuseq.passes.matching import constant, made_by
 from fuseq.passes.names import fix_names
@@ -81,7 +82,7 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
        Inputs and outputs of the model keep their types.
     4. What constants alone compute is folded; with ``folds`` also weight chains, and
        BatchNormalization and constant factors fold into the weights while these still have their
-       scales, which are multiplied along (``fold_affine``, case 4).
+       scales, which are multiplied along (``fold_affine``, case 4; ``fold_value_scale``).
     5. Weights and biases are stripped (:func:`fuseq.passes.strip_weights.strip_weights`).
 
     The float model computes what the quantized one does but for the rounding of activations.
@@ -104,6 +105,8 @@ def strip_qdq(model: ir.Model, *, folds: bool = True) -> Stripped:
     steps = (fold_constants, resolve_weights, infer_shapes, remove_no_ops, fold_affine)
     for step in steps if folds else steps[:1]:
         notes += step(model)
+    if folds:
+        fold_value_scales(model, [mark.value for mark in marks])
     weights, mended_weights = strip_weights(model)
     common.RemoveUnusedNodesPass()(model)
     infer_shapes(model)
