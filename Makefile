@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint docs env demo-env clean
+.PHONY: demo test lint docs bench env demo-env clean
 
 # Two real networks become INT8 and FP8 engines; files go to demo-out/.
 demo: demo-env
@@ -25,6 +25,15 @@ lint: env
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# Every other tool on the same models, into bench-out/ and docs/benchmarks-tools.md; hours, goes on where it stopped.
+#   make bench ONLY='*/resnet50-int8*'        rows by tool/model-format-variant
+#   make bench PYTHONS='nncf=ENV/bin/python'  environments that exist
+ONLY ?= *
+PAGE ?= docs/benchmarks-tools.md
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/bench.py bench-out --only '$(ONLY)' --page '$(PAGE)' \
+	  $(addprefix --python ,$(PYTHONS)) $(BENCH_OPTIONS)
+
 env: $(VENV)/.test
 
 demo-env: $(VENV)/.demo
@@ -42,6 +51,10 @@ $(VENV)/.test: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.demo: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo 'Installing into $(VENV): PyTorch, TensorRT-RTX, ONNX Runtime and the two networks.'
 	$(PIP) --constraint constraints.txt --group demo --editable '.[rtx,images]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.pip pyproject.toml constraints.txt
+	$(PIP) --constraint constraints.txt --editable '.[rtx]'
 	touch $@
 
 clean:

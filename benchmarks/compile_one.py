@@ -14,8 +14,12 @@ import json
 import sys
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from numpy.lib import format as npy
+
+if TYPE_CHECKING:
+    from fuseq.targets.base import Engine
 
 
 def sample_shapes(data: Path) -> dict[str, tuple[int, ...]]:
@@ -34,6 +38,8 @@ def compiled(
     file: Path, target: str, batch: int, data: Path | None, fp16: bool
 ) -> dict[str, object]:
     """Compile and sum up: megabytes are 10^6 bytes, ``alone`` counts kernels that only Q, DQ or cast.
+
+    ``stranded`` counts those among them around which the engine is slower than in float (FQ101).
 
     Raises:
         fuseq.errors.FuseqError: The model or the target is refused.
@@ -55,16 +61,41 @@ def compiled(
     fixed = {shape[0] for shape in profile.optimum.values()} - {batch}
     if fixed:
         return {"error": f"the file has a fixed batch of {min(fixed)}, not {batch}"}
-    engine = parse_target(target).compile(model, profile)
+    compiler = parse_target(target)
+    if fp16 or not compiler.predicts:
+        engine, stranded = compiler.compile(model, profile), None
+    else:
+        engine, stranded = beside_float(file, target, batch, chosen)
     return {
+        "gpu": getattr(getattr(compiler, "gpu", None), "name", None),
         "engine_mb": round(engine.engine_bytes / 1e6, 2),
         "kernels": len(engine.kernels),
         "alone": len(engine.alone),
+        "stranded": stranded,
         "activation_mb": round(engine.activation_bytes / 1e6, 2),
         "weights_mb": round(engine.weights_bytes / 1e6, 2),
         "predicted_us": round(engine.predicted_us, 1) or None,
         "compile_s": round(engine.compile_seconds, 2),
     }
+
+
+def beside_float(
+    file: Path, target: str, batch: int, shapes: dict[str, tuple[int, ...]]
+) -> tuple[Engine, int]:
+    """The file's engine, and how many of its Q and DQ lose against the engine without them.
+
+    Raises:
+        fuseq.errors.TargetError: The compiler refuses the file.
+    """
+    from fuseq.checks.running import CheckOptions, check_model
+    from fuseq.errors import TargetError
+
+    options = CheckOptions(targets=(target,), batch=batch, shapes=shapes, select=("FQ101",))
+    result = check_model(file, options)
+    (row,) = result.targets
+    if row.engine is None:
+        raise TargetError(row.words)
+    return row.engine, len(result.findings)
 
 
 def main() -> int:

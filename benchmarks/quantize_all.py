@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
+import json
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,11 @@ DATA_OF = {
     "clip_text": "calib_clip_text.npz",
     "minilm": "calib_minilm.npz",
 }
+IN_PYTORCH = ("modelopt-torch", "torchao-pt2e")
+"""Tools that build the network of zoo.py themselves: they get its name in place of a file."""
+
+LONGEST_S = 1800
+"""A quantization that takes longer is ended, and its row says so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +77,16 @@ def nncf_onnx(model: str, preset: str) -> Row:
     return Row("nncf-onnx", "nncf", "nncf_onnx.py", model, "int8", preset, arguments)
 
 
+def torchao(model: str, setting: str) -> Row:
+    arguments = ("--setting", setting)
+    return Row("torchao-pt2e", "torchao", "torchao_pt2e.py", model, "int8", setting, arguments)
+
+
+def aimet(model: str, setting: str) -> Row:
+    arguments = ("--setting", setting)
+    return Row("aimet-onnx", "aimet", "aimet_qdq.py", model, "int8", f"{setting}-max", arguments)
+
+
 def fuseq_onnx(
     model: str,
     number_format: str,
@@ -95,7 +111,7 @@ def fuseq_rows() -> list[Row]:
     return [
         *(fuseq_onnx(m, f, batch=b) for b in (8, 64) for f in ("int8", "fp8") for m in models),
         *(fuseq_onnx(m, "int8", sm80) for m in models),
-        fuseq_onnx(lite0, "int8", cpu),
+        *(fuseq_onnx(m, "int8", cpu) for m in models),
         *(
             fuseq_onnx(lite0, "int8", cpu, policy="full", method=m)
             for m in ("max", "percentile", "entropy")
@@ -120,9 +136,13 @@ def rows() -> list[Row]:
             for setting in ("default", "best", "tensorrt")
             for method in ("minmax", "entropy", "percentile")
         ),
-        *(ort_static("resnet50", setting, "minmax") for setting in ("best", "tensorrt")),
-        *(nncf_onnx(lite0, preset) for preset in ("performance", "mixed")),
-        *(nncf_onnx(model, "performance") for model in ("mobilenetv2", "resnet50", "vit_s16")),
+        *(ort_static(m, s, "minmax") for s in ("best", "tensorrt") for m in (*NETS[1:], "minilm")),
+        nncf_onnx(lite0, "mixed"),
+        *(nncf_onnx(model, "performance") for model in (*NETS, "minilm")),
+        torchao(lite0, "default"),
+        *(torchao(model, "symmetric") for model in (*NETS, "minilm")),
+        aimet(lite0, "default"),
+        *(aimet(model, "symmetric") for model in (*NETS, "minilm")),
         *(modelopt_onnx(model, "fp8") for model in ("minilm", *ENCODERS)),
         *(modelopt_onnx(model, "int8") for model in ("minilm", *ENCODERS)),
         *fuseq_rows(),
@@ -136,16 +156,48 @@ def run(row: Row, python: str, zoo: Path, data: Path, out: Path) -> None:
     if result.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    model = row.model if row.tool == "modelopt-torch" else str(zoo / f"{row.model}.onnx")
+    model = row.model if row.tool in IN_PYTORCH else str(zoo / f"{row.model}.onnx")
     command = [
         *(python, str(TOOLS / row.script), model),
         *(str(data / DATA_OF.get(row.model, "calib.npz")), str(target)),
         *("--format", row.number_format, *row.arguments),
     ]
-    with target.with_suffix(".log").open("w") as log:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
-    said = done.stdout.strip()
-    print(said or f"{row.name}: ended with code {done.returncode}, see its .log", flush=True)
+    log = target.with_suffix(".log")
+    with log.open("w") as stream:
+        try:
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                check=False,
+                timeout=LONGEST_S,
+            )
+            ending = f"ended with code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            ending = f"not ready after {LONGEST_S} s"
+    if not result.exists():
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        result.write_text(
+            json.dumps(failed(row, f"{ending}: {(said or ['no message'])[-1][:300]}"))
+        )
+    print(result.read_text().strip(), flush=True)
+
+
+def failed(row: Row, error: str) -> dict[str, object]:
+    """The JSON of a row that its tool did not write itself."""
+    said = dict(zip(row.arguments[::2], row.arguments[1::2], strict=False))
+    settings: dict[str, object] = {key.removeprefix("--"): value for key, value in said.items()}
+    if "engine-batch" in settings:
+        settings["plan_batch"] = int(said["--engine-batch"])
+        del settings["engine-batch"]
+    return {
+        "tool": row.tool,
+        "model": row.model,
+        "format": row.number_format,
+        **settings,
+        "error": error,
+    }
 
 
 def main() -> None:

@@ -28,11 +28,13 @@ COLUMNS = (
     ("engine MB", "engine_mb"),
     ("kernels", "kernels"),
     ("alone", "alone"),
+    ("stranded", "stranded"),
     ("activation MB", "activation_mb"),
     ("predicted us", "predicted_us"),
     ("quantize s", "quantize_s"),
     ("CPU s", "cpu_s"),
     ("peak MB", "peak_mb"),
+    ("SQNR dB", "sqnr_db"),
     ("cosine", "cosine"),
     ("agree", "agreement"),
     ("cosine, CPU kernels", "cpu_cosine"),
@@ -44,7 +46,7 @@ REAL_WEIGHTS = {
 }
 """Models for which closeness to the float model means something: held-out data and what agrees."""
 
-CPU_TOOLS = ("ort-static", "nncf-onnx", "fuseq")
+CPU_TOOLS = ("ort-static", "nncf-onnx", "torchao-pt2e", "aimet-onnx", "fuseq")
 """Tools whose files are made for ONNX Runtime's or OpenVINO's integer kernels on a CPU."""
 
 
@@ -150,11 +152,9 @@ def wanted_batch(row: Row, batch: int) -> bool:
     return not row["tool"].startswith("fuseq") or bool(row.get("plan_batch", batch) == batch)
 
 
-def markdown(rows: list[Row]) -> str:
+def markdown(rows: list[Row], wanted: tuple[tuple[str, str], ...] = COLUMNS) -> str:
     """A Markdown table of the columns that any row fills; errors become a line of their own."""
-    columns = [
-        (head, key) for head, key in COLUMNS if any(row.get(key) is not None for row in rows)
-    ]
+    columns = [(head, key) for head, key in wanted if any(row.get(key) is not None for row in rows)]
     lines = [
         "| " + " | ".join(head for head, _ in columns) + " |",
         "|" + " --- |" * len(columns),
