@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -23,6 +24,10 @@ from fuseq.targets.base import ShapeProfile
 _LARGEST_DIM = 2**31 - 1  # of TensorRT and of ONNX Runtime's kernels, which count in 32 bits
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**24
 """A protobuf message ends at 2 GiB; 16 MiB are kept for the graph itself."""
+
+_HELD_BYTES = 1024
+"""External weights up to this size are read at once: axes and shapes are among them, which ONNX
+Runtime and onnx's shape inference do not read from external files."""
 
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
@@ -59,15 +64,20 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     _check_words(model, file)
     _check_external_data(model, file)
     _check_sizes(model, file)
+    _hold_small_weights(model)
     _open_unknown_dims(model)
     return model
 
 
 def close_files(model: ir.Model) -> None:
-    """Give back the pages of external weights; they are mapped again when they are read again."""
+    """Give back the pages of external weights; they are mapped again when they are read again.
+
+    A file of which something still holds an array stays mapped.
+    """
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value.release()
+            with contextlib.suppress(BufferError):
+                value.const_value.release()
 
 
 def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
@@ -87,6 +97,11 @@ def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
             ir.save(ir.external_data.load_to_model(model), beside)
             return
         data_name = file.name + ".data"
+        if (file.parent / data_name).exists() and not file.exists():
+            raise ModelError(
+                f"{file}: its weights would replace {data_name}, which is there and belongs to "
+                "another model; choose another name or remove that file."
+            )
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".fuseq-") as folder:
             ir.save(model, Path(folder) / file.name, external_data=data_name)
             os.replace(Path(folder) / data_name, file.parent / data_name)
@@ -219,6 +234,21 @@ def _static(spec: InputSpec, batch: int, given: dict[str, tuple[int, ...]]) -> t
                 f"give --shape {spec.name}:" + ",".join(map(str, spec.shape)) + " with numbers."
             )
     return tuple(static)
+
+
+def _hold_small_weights(model: ir.Model) -> None:
+    """Read small external weights into memory, see ``_HELD_BYTES``."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _HELD_BYTES:
+                held = ir.Tensor(
+                    np.array(tensor.numpy()),
+                    dtype=tensor.dtype,
+                    shape=tensor.shape,
+                    name=tensor.name,
+                )
+                value.const_value = held
 
 
 def _open_unknown_dims(model: ir.Model) -> None:
