@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +22,9 @@ errors = Console(stderr=True, soft_wrap=True)
 Report = Callable[[str, int, int | None], None]
 """``report(stage, done, total)``; total None when it is not known."""
 
+
+_SECONDS_A_LINE = 10.0
+"""Least time between two lines of progress in a pipe."""
 
 _UNBOUNDED = 100_000
 _PROSE_COLUMNS = 72
@@ -56,11 +61,44 @@ def print_notes(notes: list[str]) -> None:
         errors.print(f"note: {shown}", markup=False, highlight=False)
 
 
+@dataclasses.dataclass
+class Lines:
+    """Progress in a pipe: a line when ten seconds are over since the last one, or since the start.
+
+    Attributes:
+        clock: Seconds, rising.
+        started: Of the command.
+        told: Of the last line.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    started: float = dataclasses.field(init=False)
+    told: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self.started = self.told = self.clock()
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Report ``done`` of ``total`` steps of a stage."""
+        now = self.clock()
+        if now - self.told < _SECONDS_A_LINE:
+            return
+        self.told = now
+        of = "" if total is None else f" of {total}"
+        text = f"{stage}: {done}{of}, {now - self.started:.0f} s"
+        errors.print(text, markup=False, highlight=False)
+
+
 @contextlib.contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Progress bars, one a stage, on a terminal; nothing in a pipe or when ``quiet``."""
-    if quiet or not errors.is_terminal:
+    """Progress bars, one a stage, on a terminal; in a pipe a line for each ten seconds; nothing when
+    ``quiet``. All of it goes to standard error."""
+    if quiet:
         yield lambda stage, done, total: None
+        return
+    if not errors.is_terminal:
+        yield Lines()
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

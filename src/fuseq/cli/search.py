@@ -105,7 +105,7 @@ def search_command(
             "--curve-out": curve_out,
         },
     )
-    with progress(quiet=as_json) as report:
+    with progress(quiet=False) as report:
         result = search(
             model, out, calib=calib, data=values["data"], options=options, how=how, report=report
         )

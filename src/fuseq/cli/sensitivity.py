@@ -73,7 +73,7 @@ def sensitivity_command(
     )
     check_places([model, calib, plan_in], {"--plot": plot})
     given = Plan.load(plan_in) if plan_in else None
-    with progress(quiet=as_json) as report:
+    with progress(quiet=False) as report:
         found = sensitivity(
             model, calib=calib, data=data, options=options, plan=given,
             executor=values["executor"], cache=values["cache"], report=report,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from fuseq.calibration.batches import Batch
 from fuseq.errors import ModelError
@@ -28,6 +29,9 @@ from fuseq.trials.workload import Workload, open_workload, scales_of
 
 _KEPT_BYTES = 64 * 2**20
 """Outputs up to this size are kept on disk; larger ones (masks, feature maps) are computed again."""
+
+_IN_MEMORY_BYTES = 2**30
+"""Weights up to this size go to ONNX Runtime without a file between."""
 
 
 def store_data(folder: Path, batches: Iterable[Batch]) -> Path:
@@ -72,11 +76,20 @@ def run_outputs(workload: Workload, plan: Plan, data: str, threads: int) -> dict
     model = job.model.clone()
     set_constants(model, rounded_values(workload, plan))
     insert_qdq(model, plan, scales_of(plan, job, workload.ranges, weights))
-    parts = list(run_batches(model, load_data(Path(data)), optimized=False, threads=threads))
+    source = _in_memory(model)
+    parts = list(run_batches(source, load_data(Path(data)), optimized=False, threads=threads))
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if sum(array.nbytes for array in outputs.values()) <= _KEPT_BYTES:
         write_arrays(file, outputs)
     return outputs
+
+
+def _in_memory(model: ir.Model) -> ir.Model | bytes:
+    """The model as bytes where they fit into a message: no copy and no file for each of many runs."""
+    weights = (value.const_value for value in model.graph.initializers.values())
+    if sum(tensor.nbytes for tensor in weights if tensor is not None) > _IN_MEMORY_BYTES:
+        return model
+    return ir.to_proto(ir.external_data.load_to_model(model)).SerializeToString()
 
 
 def load_data(file: Path) -> list[Batch]:
