@@ -33,6 +33,7 @@ from fuseq.placement.integer_units import Unit, units_of
 from fuseq.placement.patterns import is_float_activation, residual_inputs
 from fuseq.placement.plan import Plan, Region, fingerprint
 from fuseq.placement.planner import pattern_of, refusal_of
+from fuseq.placement.spectra import spectra
 from fuseq.source_lines import module_path
 from fuseq.targets.fusion import FusionRules, OperatorCosts
 
@@ -102,7 +103,7 @@ def _with_refusals(
 ) -> list[Unit]:
     """Add what the user and the target refuse."""
     matches = [unit.weighted for unit in units if unit.weighted is not None]
-    blocked = blocked_by_user(graph, matches, options)
+    blocked = {**spectra(matches), **blocked_by_user(graph, matches, options)}
     result = []
     for unit in units:
         names = (unit.name, module_path(unit.core), unit.core.op_type)

@@ -33,6 +33,7 @@ from fuseq.placement.patterns import (
 )
 from fuseq.placement.plan import Plan, QuantizedTensor, Region, Use, fingerprint
 from fuseq.placement.sharing import share_scales
+from fuseq.placement.spectra import spectra
 from fuseq.placement.tables import tables
 from fuseq.placement.weight_noise import (
     FULL_CHANNEL_SQNR_DB,
@@ -76,6 +77,8 @@ def plan_everything(
         return plan_integers(model, rules, target, user_format, precision, options)
     matches = [found for node in model.graph if (found := weighted(node)) is not None]
     blocked = blocked_by_user(model.graph, matches, options)
+    if not rules.activation.is_float:
+        blocked = {**spectra(matches), **blocked}
     merged = _merged_inputs(matches, rules, blocked)
     least_db = FULL_CHANNEL_SQNR_DB if options.policy == "full" else MIN_CHANNEL_SQNR_DB
     drafts = [_weighted_draft(match, rules, blocked, merged, least_db) for match in matches]
