@@ -23,6 +23,7 @@ DATA_OF = {
     "clip_image": "calib_clip_image.npz",
     "clip_text": "calib_clip_text.npz",
     "minilm": "calib_minilm.npz",
+    **{m: f"calib_{m}.npz" for m in ("yolov8n", "ppocr_detection", "ppocr_recognition")},
 }
 IN_PYTORCH = ("modelopt-torch", "torchao-pt2e")
 """Tools that build the network of zoo.py themselves: they get its name in place of a file."""

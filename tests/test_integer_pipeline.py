@@ -12,7 +12,7 @@ from tests.graphs import from_text, named, normal
 from tests.islands import kernels, run, sqnr_db
 
 
-def _block(tail: str, second: np.ndarray | None = None) -> ir.Model:
+def _block(tail: str, second: np.ndarray | None = None, **constants: np.ndarray) -> ir.Model:
     """Two convolutions on x [n, 8, 8, 8] with a residual, and a tail that writes y."""
     text = f"""
     <ir_version: 10, opset_import: ["" : 21]>
@@ -24,7 +24,7 @@ def _block(tail: str, second: np.ndarray | None = None) -> ir.Model:
       {tail} }}"""
     weights = {"w1": normal(8, 8, 3, 3, seed=1, scale=0.3), "b1": normal(8, seed=2)}
     weights["w2"] = normal(8, 8, 1, 1, seed=3, scale=0.3) if second is None else second
-    return named(from_text(text, **weights))
+    return named(from_text(text, **weights, **constants))
 
 
 def _quantized(model: ir.Model, policy: str = "full", scale: float = 1.0) -> Quantized:
@@ -76,3 +76,27 @@ def test_the_plan_says_what_it_expects(policy: str) -> None:
     assert any(note.startswith("measured on this machine") for note in result.notes)
     if not result.plan.tensors:
         assert kernels(result.model).get("QuantizeLinear", 0) == 0
+
+
+@pytest.mark.parametrize("number", [0.37, -2.25])
+def test_a_constant_number_is_stored_without_rounding(number: float) -> None:
+    tail = "m = Mul(s, c)\na = Add(c, m)\nr = Relu(a)\ny = Conv <pads = [1, 1, 1, 1]> (r, w3)"
+    model = _block(tail, c=np.array([number], np.float32), w3=normal(8, 8, 3, 3, seed=4))
+    result = _quantized(model)
+    assert kernels(result.model) == {
+        "QuantizeLinear": 1,
+        "Transpose": 2,
+        "QLinearConv": 3,
+        "QLinearAdd": 2,
+        "QLinearMul": 1,
+        "DequantizeLinear": 1,
+    }
+    for group in ("number:n_m", "number:n_a"):
+        scale = result.scales[group]
+        assert scale.zero_point is not None
+        stored = 255.0 if number > 0 else 0.0
+        assert float(scale.scale) * (stored - float(scale.zero_point)) == pytest.approx(
+            number, 1e-6
+        )
+    feeds = {"x": normal(2, 8, 8, 8, seed=9, scale=1.0)}
+    assert sqnr_db(run(model, feeds), run(result.model, feeds)) > 25

@@ -335,7 +335,7 @@ def test_dropping_any_region_leaves_a_model_that_runs() -> None:
     ("body", "why"),
     [
         ("y = Add(x, x)", "it reads one tensor twice"),
-        ("y = Mul(x, high)", "it reads a constant, which would be rounded to eight bits"),
+        ("y = Mul(x, b)", "it reads a constant, which would be rounded to eight bits"),
         (
             "s = Shape(x)\ny = Resize <mode = \"linear\"> (x, , , s)",
             "only the nearest mode of Resize has an integer kernel",

@@ -129,8 +129,8 @@ def _tasks(model: ir.Model, plan: Plan, left: dict[str, list[str]]) -> Iterator[
         if use.index == 0
     }
     for entry in plan.tensors:
-        if entry.kind != "weight":
-            continue
+        if entry.kind != "weight" or not format_named(entry.format).symmetric:
+            continue  # not a layer's: a number of an Add or Mul is stored exactly
         node = nodes[entry.uses[0].node]
         layer = layer_of(node)
         why = layer if isinstance(layer, str) else _refusal(layer, entry)

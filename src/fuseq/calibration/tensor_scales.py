@@ -11,7 +11,7 @@ from fuseq.calibration.limits import clip_range, scale_within
 from fuseq.calibration.ranges import EMPTY, Range
 from fuseq.calibration.scales import Scale, activation_scale, weight_scales
 from fuseq.errors import PlanError
-from fuseq.formats import format_named
+from fuseq.formats import Format, format_named
 from fuseq.placement.plan import Plan, QuantizedTensor
 
 STORED_AS: Mapping[str, ir.DataType] = {
@@ -30,6 +30,8 @@ def constant_scales(
 ) -> dict[str, Scale]:
     """Scales of the plan's weights by group; members of a group share the largest range.
 
+    A weight in an asymmetric format is one number that an operator adds or multiplies by.
+
     Args:
         plan: Its weight entries are used.
         model: The canonical float model with the weights.
@@ -45,6 +47,9 @@ def constant_scales(
         if entries[0].kind != "weight":
             continue
         fmt, axis = format_named(entries[0].format), entries[0].axis
+        if not fmt.symmetric:
+            scales[group] = _exact_scale(_weight(entries[0], model), fmt, STORED_AS[precision])
+            continue
         found = [
             weight_scales(_weight(entry, model), fmt, axis, method, STORED_AS[precision])
             for entry in _distinct(entries)
@@ -52,6 +57,12 @@ def constant_scales(
         scale = found[0] if len(found) == 1 else np.maximum.reduce(found)
         scales[group] = Scale(np.asarray(scale, dtype=np.float32), None, fmt.name, axis)
     return scales
+
+
+def _exact_scale(number: np.ndarray, fmt: Format, stored_as: ir.DataType) -> Scale:
+    """One number's scale and zero point: it is an end of its range, so nothing of it is rounded."""
+    scale, zero_point = activation_scale(number.min(), number.max(), fmt, stored_as)
+    return Scale(scale, zero_point, fmt.name)
 
 
 def activation_scales(plan: Plan, ranges: Mapping[str, Range], precision: str) -> dict[str, Scale]:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from fuseq.passes.activation_before_pool import activations_before_pools
+from fuseq.passes.affine_into_conv import affines_into_convs
 from fuseq.passes.batch_norm_conv import batch_norms_to_convs
 from fuseq.passes.image_means import means_to_pools
 from fuseq.passes.linear_gemm import linears_to_gemms
@@ -24,6 +25,7 @@ def to_integer_form(model: ir.Model) -> list[str]:
     notes = [
         *means_to_pools(model),
         *batch_norms_to_convs(model),
+        *affines_into_convs(model),
         *activations_before_pools(model),
         *linears_to_gemms(model),
     ]

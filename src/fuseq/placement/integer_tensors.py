@@ -13,6 +13,9 @@ from fuseq.targets.fusion import FusionRules
 BIAS_GROUP = "bias:"
 """Scale group of a bias: this and the name of the node whose input and weight scales it multiplies."""
 
+NUMBER_GROUP = "number:"
+"""Scale group of a constant number of an Add or Mul: this and the name of the node."""
+
 
 def tensor_entries(
     graph: ir.Graph, running: Sequence[Unit], rules: FusionRules
@@ -65,8 +68,21 @@ def _read(unit: Unit) -> dict[ir.Value, tuple[Use, ...]]:
 def _constants(
     unit: Unit, rules: FusionRules, axes: dict[str, int | None]
 ) -> list[QuantizedTensor]:
-    """The weight, and the bias with the weight's granularity; ``axes`` keeps one axis a group."""
+    """The weight, and the bias with the weight's granularity; ``axes`` keeps one axis a group.
+
+    An operator without weights has at most a number.
+    """
     match = unit.weighted
+    if unit.number is not None:
+        value = unit.core.inputs[unit.number.index]
+        name = value.name if value is not None else None
+        group = f"{NUMBER_GROUP}{unit.name}"
+        return [
+            QuantizedTensor(
+                name or "", "weight", rules.activation.name, None, group, (unit.number,),
+                unit.name, f"number that {unit.name} takes; it is stored exactly",
+            )
+        ]  # fmt: skip
     if match is None:
         return []
     granularity = rules.conv_weights if match.is_conv else rules.linear_weights

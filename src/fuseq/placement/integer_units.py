@@ -7,6 +7,8 @@ Cases:
    behind a MatMul too. Gemm and MatMul can also write float.
 2. Operators of :attr:`FusionRules.data_ops`: ``own`` have a kernel between any two scales,
    ``same`` copy values, so both sides share one scale.
+3. Add and Mul with one constant number: a number alone is the end of its own range, so eight bits
+   hold it exactly. A constant of more elements would be rounded, and is refused.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Unit:
         writes_float: Its kernel can write float as well.
         weighted: The match, for an operator with weights.
         bias: Where it reads a constant bias.
+        number: Where it reads a constant of one element, which is stored without rounding.
         refusal: Why it stays float; "" if it need not.
     """
 
@@ -52,6 +55,7 @@ class Unit:
     writes_float: bool = False
     weighted: Weighted | None = None
     bias: Use | None = None
+    number: Use | None = None
     refusal: str = ""
 
     @property
@@ -177,7 +181,7 @@ def _channels(match: Weighted) -> int:
 
 def _data_unit(node: ir.Node, rules: FusionRules) -> Unit | None:
     mode = rules.data_ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    slots = _data_slots(node)
+    slots, number = _without_number(node, _data_slots(node))
     if mode is None or not any(is_float_activation(node.inputs[slot]) for slot in slots):
         return None
     nodes, outputs = [node], tuple(node.outputs)
@@ -193,6 +197,7 @@ def _data_unit(node: ir.Node, rules: FusionRules) -> Unit | None:
         outputs=outputs,
         limits=limits,
         same_scale=mode == "same",
+        number=None if number is None else Use(node.name or "", number),
         refusal=_data_refusal(node, slots),
     )
 
@@ -203,11 +208,22 @@ def _data_slots(node: ir.Node) -> tuple[int, ...]:
     return (1, 2) if node.op_type == "Where" and len(node.inputs) == 3 else (0,)
 
 
+def _without_number(node: ir.Node, slots: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
+    """Slots of activations, and that of the one constant number of an Add or Mul."""
+    if node.op_type not in _BINARY or len(slots) != 2:
+        return slots, None
+    for slot in slots:
+        tensor = constant_of(node.inputs[slot])
+        if tensor is not None and tensor.size == 1 and np.isfinite(tensor.numpy()).all():
+            return (1 - slot,), slot
+    return slots, None
+
+
 def _data_refusal(node: ir.Node, slots: tuple[int, ...]) -> str:
     values = [node.inputs[slot] for slot in slots]
     if not all(is_float_activation(value) for value in values):
         return "it reads a constant, which would be rounded to eight bits"
-    if node.op_type in _BINARY and values[0] is values[1]:
+    if node.op_type in _BINARY and node.inputs[0] is node.inputs[1]:
         return "it reads one tensor twice"
     if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
         return "only the nearest mode of Resize has an integer kernel"

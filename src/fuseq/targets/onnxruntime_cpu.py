@@ -21,8 +21,8 @@ from fuseq.errors import OptionError, TargetError
 from fuseq.formats import FP8, INT7, INT8, UINT8, Format, format_named
 from fuseq.model import input_specs
 from fuseq.targets.base import Engine, Race, ShapeProfile, Timing
-from fuseq.targets.fusion import FusionRules
-from fuseq.targets.onnxruntime.costs import NARROW, WIDE
+from fuseq.targets.fusion import FusionRules, OperatorCosts
+from fuseq.targets.onnxruntime.costs import DOT, NARROW, WIDE
 from fuseq.targets.onnxruntime.kernels import kernels_of
 from fuseq.targets.onnxruntime.neighbours import Snapshot, others_share
 from fuseq.targets.onnxruntime.provenance import mark, unmarked
@@ -101,6 +101,11 @@ class Cpu:
         return self.vendor == "AuthenticAMD" and self.family == 0x17 and self.model < 0x30
 
     @property
+    def has_dot_products(self) -> bool:
+        """It adds u8 x s8 products in 32 bits (VNNI, AMX)."""
+        return self.machine in _X86 and bool(self.flags & DOT_PRODUCT_FLAGS)
+
+    @property
     def saturates(self) -> bool:
         """Two u8 x s8 products are added in 16 bits (vpmaddubsw), which 8-bit weights overflow.
 
@@ -108,7 +113,7 @@ class Cpu:
         documentation, "Quantize ONNX models", sections on ``reduce_range`` and on AVX2). Arm's
         kernels widen before they add.
         """
-        return self.machine in _X86 and not self.flags & DOT_PRODUCT_FLAGS
+        return self.machine in _X86 and not self.has_dot_products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +177,14 @@ class OnnxRuntimeCpu:
             TargetError: FP8, for which it has no kernels.
         """
         activation, weight = self.storage_formats(user_format)
-        return rules_for(activation, weight, NARROW if self.cpu.has_narrow_multipliers else WIDE)
+        return rules_for(activation, weight, self.costs)
+
+    @property
+    def costs(self) -> OperatorCosts:
+        """The table of the kind of processor that this one is."""
+        if self.cpu.has_narrow_multipliers:
+            return NARROW
+        return DOT if self.cpu.has_dot_products else WIDE
 
     def storage_formats(self, user_format: str) -> tuple[Format, Format]:
         """Activations uint8 with a zero point, weights int8; 7 bits of it where products saturate.

@@ -8,7 +8,7 @@ Whether integer products are faster depends on the processor. Zen and Zen+ multi
 integers a cycle: 32 u8 x s8 products take 4 cycles (vpmaddubsw and vpmaddwd, 2 each, measured), as do
 32 float ones, and the convolution and linear kernels take the same time within 3 %. Processors with
 256-bit multipliers (Zen 2 and later, Intel since Haswell) take 1.33 cycles against 2 (instruction
-tables of Agner Fog, agner.org/optimize), with VNNI less.
+tables of Agner Fog, agner.org/optimize). One with VNNI and AMX was measured too (:data:`DOT`).
 """
 
 from __future__ import annotations
@@ -85,4 +85,38 @@ WIDE = dataclasses.replace(
     linear_mac=_scaled(NARROW.linear_mac),
 )
 """Derived: 256-bit integer multipliers. Operators with products are scaled, the others, which memory
-limits, are as measured. VNNI and AVX-512 multiply faster still: errors are against integers."""
+limits, are as measured."""
+
+DOT = OperatorCosts(
+    conv_mac=Cost(0.0118, 0.0033),
+    conv_output=Cost(0.17, 0.21),
+    depthwise_mac=Cost(0.027, 0.038),
+    depthwise_output=Cost(0.13, 0.21),
+    linear_mac=Cost(0.0190, 0.0035),
+    element={
+        **_COPIES,
+        "Add": Cost(0.10, 0.26),
+        "Mul": Cost(0.56, 0.40),
+        "Concat": Cost(0.40, 0.20),
+        "Where": Cost(0.70, 0.60),
+        "Sigmoid": Cost(0.50, 0.33),
+        "HardSwish": Cost(0.10, 0.73),
+        "HardSigmoid": Cost(0.10, 0.36),
+        "LeakyRelu": Cost(0.32, 0.32),
+        "Softmax": Cost(1.84, 5.02),
+        "MaxPool": Cost(0.17, 0.06),
+        "AveragePool": Cost(0.19, 2.50),
+        "GlobalAveragePool": Cost(0.17, 0.10),
+        "ReduceMax": Cost(0.20, 0.20),
+        "ReduceMin": Cost(0.20, 0.20),
+    },
+    other=Cost(0.50, 0.50),
+    unfused_ns={"Add": 0.30, "HardSwish": 0.95, "HardSigmoid": 0.45},
+    quantize_ns=0.48,
+    dequantize_ns=0.38,
+    kernel_ns=3000.0,
+)
+"""Measured with ONNX Runtime 1.32 on an Intel Xeon of 2.1 GHz (Sapphire Rapids: AVX-512, VNNI, AMX), one
+thread, shortest of 60 profiled runs: ten dense and six depthwise convolutions, seven linear layers, Add,
+Mul, Sigmoid, LeakyRelu and the conversions. Softmax, pools, Where and what follows an unfused operator are
+:data:`NARROW`'s."""
