@@ -1,9 +1,10 @@
-"""Layers that make a spectrum: linear layers whose outputs are only squared, to become magnitudes.
+"""Layers that make a spectrum, and layers that read its magnitudes.
 
 A Fourier transform written as a convolution or a product gives real and imaginary parts; what follows reads
 the root or the logarithm of their squares. Their values are spread over decades and all of them count, so
-eight bits with one step for all keep the loudest alone: silero-vad on ONNX Runtime agreed with its float
-model on 90 % of the chunks with this layer in INT8, and on 99 % without.
+eight bits with one step for all keep the loudest alone. Measured on silero-vad, chunks that agree with the
+float model: 1. with the transform in UINT8 90 %, in float 99 %; 2. with the layer behind the magnitudes in
+symmetric INT8 86 %, in float 99 %; in UINT8, with a bit more for what is never negative, 99 %.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import onnx_ir as ir
 from fuseq.placement.patterns import Weighted, constant_of
 
 REASON = "its outputs are only squared (a spectrum): spread over decades, beyond one step for all"
+REASON_READS = (
+    "it reads a spectrum's magnitudes: spread over decades, beyond one symmetric step for all"
+)
 
 _MOVES = frozenset(
     {
@@ -40,6 +44,36 @@ def spectra(matches: Sequence[Weighted]) -> dict[str, str]:
         for match in matches
         if _is_only_squared(match.node.outputs[0], _MAX_MOVES)
     }
+
+
+def magnitude_readers(matches: Sequence[Weighted]) -> dict[str, str]:
+    """Reason by node name, for the layers among ``matches`` whose input is the root of summed squares."""
+    return {
+        match.node.name or "": REASON_READS
+        for match in matches
+        if _is_magnitude(match.data, _MAX_MOVES)
+    }
+
+
+def _is_magnitude(value: ir.Value | None, moves: int) -> bool:
+    node = value.producer() if value is not None else None
+    if node is None or moves == 0:
+        return False
+    if node.op_type in _MOVES:
+        return _is_magnitude(node.inputs[0], moves - 1)
+    if node.op_type == "ReduceL2":
+        return True
+    summed = node.inputs[0].producer() if node.op_type == "Sqrt" and node.inputs[0] else None
+    if summed is None or summed.op_type not in ("Add", "ReduceSum", "ReduceSumSquare"):
+        return False
+    if summed.op_type == "ReduceSumSquare":
+        return True
+    terms = summed.inputs if summed.op_type == "Add" else summed.inputs[:1]
+    squares = [term.producer() if term is not None else None for term in terms]
+    return all(
+        node is not None and node.inputs[0] is not None and _is_square(node, node.inputs[0])
+        for node in squares
+    )
 
 
 def _is_only_squared(value: ir.Value, moves: int) -> bool:
