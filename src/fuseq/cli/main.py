@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 import fuseq
 from fuseq.cli.console import errors
+from fuseq.cli.later import put_off_imports
 from fuseq.errors import FuseqError
 
 COMMANDS = {
@@ -83,6 +84,7 @@ def app() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
+    put_off_imports()
     sys.exit(run(arguments))
 
 
