@@ -33,7 +33,7 @@ from fuseq.placement.patterns import (
 )
 from fuseq.placement.plan import Plan, QuantizedTensor, Region, Use, fingerprint
 from fuseq.placement.sharing import share_scales
-from fuseq.placement.spectra import magnitude_readers, spectra
+from fuseq.placement.spectra import spectra
 from fuseq.placement.tables import tables
 from fuseq.placement.weight_noise import (
     FULL_CHANNEL_SQNR_DB,
@@ -78,7 +78,7 @@ def plan_everything(
     matches = [found for node in model.graph if (found := weighted(node)) is not None]
     blocked = blocked_by_user(model.graph, matches, options)
     if not rules.activation.is_float:
-        blocked = {**magnitude_readers(matches), **spectra(matches), **blocked}
+        blocked = {**spectra(matches), **blocked}
     merged = _merged_inputs(matches, rules, blocked)
     least_db = FULL_CHANNEL_SQNR_DB if options.policy == "full" else MIN_CHANNEL_SQNR_DB
     drafts = [_weighted_draft(match, rules, blocked, merged, least_db) for match in matches]
