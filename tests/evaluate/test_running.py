@@ -123,14 +123,16 @@ def test_a_wrong_batch_and_no_batch_are_refused() -> None:
         run_all(linear(), batches(1), output="w")
 
 
-def test_a_relu_before_fp8_is_kept() -> None:
-    """ONNX Runtime 1.32 optimizes it away, because the zero point is 0."""
-    text = """
+@pytest.mark.parametrize("clipped", ["Relu(x)", "Clip(x, low, high)"])
+def test_what_clips_before_fp8_is_kept(clipped: str) -> None:
+    """ONNX Runtime 1.32 drops a Relu, because the zero point is 0, and refuses a Clip."""
+    text = f"""
     <ir_version: 10, opset_import: ["" : 21]>
-    net (float[4] x) => (float[4] y) <float scale = {1.0}> {
-      r = Relu(x)
+    net (float[4] x) => (float[4] y) <float scale = {{1.0}}, float low = {{0.0}}, float high = {{2.0}}> {{
+      r = {clipped}
       q = QuantizeLinear(r, scale, zero)
-      y = DequantizeLinear(q, scale, zero) }"""
+      y = DequantizeLinear(q, scale, zero) }}"""
     model = from_text(text, zero=np.zeros((), ml_dtypes.float8_e4m3fn))
     x = np.array([-2.0, -0.5, 0.5, 3.0], np.float32)
-    assert run_all(model, [{"x": x}], optimized=False).tolist() == [0.0, 0.0, 0.5, 3.0]
+    largest = 3.0 if clipped == "Relu(x)" else 2.0
+    assert run_all(model, [{"x": x}], optimized=False).tolist() == [0.0, 0.0, 0.5, largest]

@@ -32,9 +32,10 @@ from fuseq.targets.onnxruntime.session import (
     usable_cpus,
 )
 
-WRONG_OPTIMIZERS = ("ReluQuantRewrite",)
-"""It drops a Relu before a QuantizeLinear whose zero point is 0, as if 0 were the least value of every
-type: of FP8 it is not (ONNX Runtime 1.32; noise over signal 0.82 instead of 0.0015 behind one layer)."""
+WRONG_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite")
+"""Optimizers of what stands before a QuantizeLinear that do not know FP8 (ONNX Runtime 1.32). The first
+drops a Relu where the zero point is 0, as if 0 were the least value of every type (noise over signal 0.82
+instead of 0.0015 behind one layer); the second refuses a Clip: "Unexpected data type ... y_zero_point"."""
 
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
