@@ -57,3 +57,8 @@ def test_fp8_has_the_decades() -> None:
 def test_what_a_normalization_squares_is_quantized() -> None:
     made = reasons(NORMALIZED, "int8", "tensorrt:sm89")
     assert [reason.startswith("quantized") for reason in made] == [True, True]
+
+
+def test_what_moves_a_spectrum_stays_float_too() -> None:
+    job = open_job(model(SPECTRUM), QuantizeOptions(target="onnxruntime:cpu", policy="full"))
+    assert not any(region.quantized for region in everything(job).regions)

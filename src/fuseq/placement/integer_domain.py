@@ -33,7 +33,7 @@ from fuseq.placement.integer_units import Unit, units_of
 from fuseq.placement.patterns import is_float_activation, residual_inputs
 from fuseq.placement.plan import Plan, Region, fingerprint
 from fuseq.placement.planner import pattern_of, refusal_of
-from fuseq.placement.spectra import spectra
+from fuseq.placement.spectra import spectra, spectrum_reason
 from fuseq.source_lines import module_path
 from fuseq.targets.fusion import FusionRules, OperatorCosts
 
@@ -112,7 +112,8 @@ def _with_refusals(
             refusal = blocked.get(unit.name) or refusal or refusal_of(unit.weighted, rules)
         else:
             blocked_here = options.float_because.get(unit.name, "")
-            refusal = blocked_here or user_refusal(names, options) or refusal
+            chosen = blocked_here or user_refusal(names, options)
+            refusal = chosen or spectrum_reason(unit.core) or refusal
         result.append(dataclasses.replace(unit, refusal=refusal))
     return result
 

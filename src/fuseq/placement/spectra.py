@@ -37,13 +37,20 @@ _MAX_MOVES = 8
 
 def spectra(matches: Sequence[Weighted]) -> dict[str, str]:
     """Reason by node name, for the layers among ``matches`` that make or read a spectrum."""
-    reasons = {}
-    for match in matches:
-        if _is_only_squared(match.node.outputs[0], _MAX_MOVES):
-            reasons[match.node.name or ""] = REASON
-        elif _is_magnitude(match.data, _MAX_MOVES):
-            reasons[match.node.name or ""] = REASON_READS
-    return reasons
+    reasons = {match.node.name or "": spectrum_reason(match.node) for match in matches}
+    return {name: why for name, why in reasons.items() if why}
+
+
+def spectrum_reason(node: ir.Node) -> str:
+    """Why ``node`` stays float in integer formats, "" if it has nothing to do with a spectrum.
+
+    1. Its output is only squared. 2. It adds squares. 3. It reads magnitudes.
+    """
+    if _is_only_squared(node.outputs[0], _MAX_MOVES):
+        return REASON
+    if _sums_squares(node):
+        return REASON
+    return REASON_READS if _is_magnitude(node.inputs[0], _MAX_MOVES) else ""
 
 
 def _is_magnitude(value: ir.Value | None, moves: int) -> bool:
@@ -56,15 +63,19 @@ def _is_magnitude(value: ir.Value | None, moves: int) -> bool:
     if node.op_type == "ReduceL2":
         return True
     summed = node.inputs[0].producer() if node.op_type == "Sqrt" and node.inputs[0] else None
-    if summed is None or summed.op_type not in ("Add", "ReduceSum", "ReduceSumSquare"):
-        return False
-    if summed.op_type == "ReduceSumSquare":
+    return summed is not None and _sums_squares(summed)
+
+
+def _sums_squares(node: ir.Node) -> bool:
+    if node.op_type == "ReduceSumSquare":
         return True
-    terms = summed.inputs if summed.op_type == "Add" else summed.inputs[:1]
+    if node.op_type not in ("Add", "ReduceSum"):
+        return False
+    terms = node.inputs if node.op_type == "Add" else node.inputs[:1]
     squares = [term.producer() if term is not None else None for term in terms]
     return all(
-        node is not None and node.inputs[0] is not None and _is_square(node, node.inputs[0])
-        for node in squares
+        square is not None and square.inputs[0] is not None and _is_square(square, square.inputs[0])
+        for square in squares
     )
 
 
