@@ -6,14 +6,18 @@
 3. Where the cell gains little: the class that gains least, the two that do, and so on. A shared
    kernel's time is charged to its regions in equal parts, which ranks classes.
 
-The compiler judges each.
+The compiler judges each, but for what no compile would change, by 44 trials of six networks:
+a. Regions whose own kernels gain more than twice what the kernels alone cost are not left out. What
+   leaving out then cost was below the gain in sum by 0.65 of the kernels alone at most.
+b. Where the engine is farther behind float than all groups that are left can save, it ends. Leaving a
+   group out saved 1.13 times the larger of its loss and its kernels alone at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuseq.placement.cells import Trial, cells_of, owners_of
+from fuseq.placement.cells import Cell, Trial, cells_of, owners_of
 from fuseq.placement.plan import Plan
 from fuseq.targets.base import Engine, Kernel, KernelType
 
@@ -22,6 +26,9 @@ MAX_ALONE_TRIALS = 8
 
 MAX_CLASS_TRIALS = 4
 """Compiles spent on classes of one model."""
+
+MOST_SAVED = 1.25
+"""Most that leaving out regions saves, in times of what they lose or their kernels alone cost (b)."""
 
 LARGE_CELL = 8
 """Regions from which on a cell is looked into by classes; in smaller ones case 1 is enough."""
@@ -44,14 +51,20 @@ def improve_crowded_cells(
 ) -> Trial:
     """Return ``best``, or a trial with fewer regions that is better."""
     crowded = [cell for cell in cells_of(best, float_engine) if len(cell.regions) > 1]
+    large = [cell for cell in crowded if len(cell.regions) >= LARGE_CELL]
     names = {name for cell in crowded for name in cell.regions}
-    groups = [regions for regions in _served_alone(best) if names.intersection(regions)]
-    for regions in groups[:MAX_ALONE_TRIALS]:
+    groups = [group for group in _served_alone(best) if names.intersection(group[1])]
+    groups = groups[:MAX_ALONE_TRIALS]
+    for number, (cost_us, regions) in enumerate(groups):
+        behind_us = best.engine.predicted_us - float_engine.predicted_us
+        if behind_us > MOST_SAVED * _hope_us(best, float_engine, groups[number:], large):
+            return best
+        if _gain_us(best, float_engine, regions) >= cost_us:
+            continue
         reason = "float: its Q or DQ would run as a kernel of its own and cost more than it saves"
         trial = _without(best, regions, reason, compile_plan)
         if trial is not None and trial.engine.predicted_us < best.engine.predicted_us:
             best = trial
-    large = [cell for cell in crowded if len(cell.regions) >= LARGE_CELL]
     names = {name for cell in large for name in cell.regions}
     best = _without_losing_classes(best, float_engine, names, compile_plan)
     if any(cell.gain_us < THIN_GAIN * cell.float_us for cell in large):
@@ -102,8 +115,26 @@ def _without(
     return compile_plan(candidate) if left and candidate.tensors else None
 
 
-def _served_alone(trial: Trial) -> list[list[str]]:
-    """Regions that kernels alone serve, by equal kernels, the costliest first."""
+def _gain_us(trial: Trial, float_engine: Engine, regions: list[str]) -> float:
+    """What quantizing ``regions`` gains by the kernels of both engines; negative when it costs."""
+    names = _quantized(trial.plan).intersection(regions)
+    return sum(_gains(trial, float_engine, names, shared=True)[0].values())
+
+
+def _hope_us(
+    trial: Trial, float_engine: Engine, groups: list[tuple[float, list[str]]], large: list[Cell]
+) -> float:
+    """What could be saved by leaving out ``groups``, and classes of ``large`` cells that lose."""
+    names = {name for cell in large for name in cell.regions} & _quantized(trial.plan)
+    classes = _classes(trial, float_engine, names, shared=False)
+    losing_us = sum(-gain_us for gain_us, _ in classes if gain_us < 0)
+    return losing_us + sum(
+        max(cost_us, -_gain_us(trial, float_engine, regions)) for cost_us, regions in groups
+    )
+
+
+def _served_alone(trial: Trial) -> list[tuple[float, list[str]]]:
+    """Regions that kernels alone serve, by equal kernels, with their cost, the costliest first."""
     groups: dict[tuple[object, ...], list[str]] = {}
     costs: dict[tuple[object, ...], float] = {}
     for kernel in trial.engine.alone:
@@ -114,13 +145,25 @@ def _served_alone(trial: Trial) -> list[list[str]]:
         groups.setdefault(key, [])
         groups[key] += [name for name in served if name not in groups[key]]
         costs[key] = costs.get(key, 0.0) + (kernel.predicted_us or 0.0)
-    return [groups[key] for key in sorted(groups, key=lambda key: -costs[key])]
+    return [(costs[key], groups[key]) for key in sorted(groups, key=lambda key: -costs[key])]
 
 
 def _classes(
     trial: Trial, float_engine: Engine, names: set[str], *, shared: bool
 ) -> list[tuple[float, list[str]]]:
-    """Regions of ``names`` by the shapes of their product, with what they gain; the least first.
+    """Regions of ``names`` by the shapes of their product, with what they gain; the least first."""
+    gains, shapes = _gains(trial, float_engine, names, shared=shared)
+    classes: dict[tuple[object, ...], list[str]] = {}
+    for name in sorted(names):
+        classes.setdefault(shapes.get(name, (name,)), []).append(name)
+    found = [(sum(gains[name] for name in regions), regions) for regions in classes.values()]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _gains(
+    trial: Trial, float_engine: Engine, names: set[str], *, shared: bool
+) -> tuple[dict[str, float], dict[str, tuple[object, ...]]]:
+    """What each of ``names`` gains, and the shapes of its product.
 
     Kernels of several regions are charged to them in equal parts, or with ``shared`` false to none.
     """
@@ -135,11 +178,7 @@ def _classes(
                     gains[name] += sign * (kernel.predicted_us or 0.0) / len(sharing)
                 if sign > 0 and kernel.type in _PRODUCTS and name in kernel.nodes:
                     shapes[name] = _shapes(kernel)
-    classes: dict[tuple[object, ...], list[str]] = {}
-    for name in sorted(names):
-        classes.setdefault(shapes.get(name, (name,)), []).append(name)
-    found = [(sum(gains[name] for name in regions), regions) for regions in classes.values()]
-    return sorted(found, key=lambda pair: pair[0])
+    return gains, shapes
 
 
 def _shapes(kernel: Kernel) -> tuple[object, ...]:
