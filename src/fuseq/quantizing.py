@@ -31,6 +31,7 @@ from fuseq.passes.migrate import migratable, migrate
 from fuseq.passes.set_constants import set_constants
 from fuseq.placement.plan import Plan, QuantizedTensor, check_fits
 from fuseq.planning import Job, Planned, Report, choose, everything, open_job, set_types, silent
+from fuseq.small_gain import told_where_small
 from fuseq.targets.base import Engine
 
 
@@ -119,7 +120,7 @@ def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) ->
         return _all_scales(candidate, weights, found.ranges, job)
 
     if plan is None:
-        planned = choose(job, complete, scales_for, report)
+        planned = told_where_small(job, choose(job, complete, scales_for, report), source)
     else:
         planned = choose(_as_it_is(job), complete, scales_for, report)
     notes = (*planned.notes, *found.notes)

@@ -11,6 +11,8 @@ from fuseq.passes.batch_norm_conv import batch_norms_to_convs
 from fuseq.passes.image_means import means_to_pools
 from fuseq.passes.linear_gemm import linears_to_gemms
 from fuseq.passes.names import fix_names
+from fuseq.passes.split_linears import split_linears
+from fuseq.passes.sum_before_norm import sums_before_norms
 
 
 def to_integer_form(model: ir.Model) -> list[str]:
@@ -27,6 +29,8 @@ def to_integer_form(model: ir.Model) -> list[str]:
         *batch_norms_to_convs(model),
         *affines_into_convs(model),
         *activations_before_pools(model),
+        *sums_before_norms(model),
+        *split_linears(model),
         *linears_to_gemms(model),
     ]
     common.RemoveUnusedNodesPass()(model)
