@@ -57,8 +57,9 @@ def choose_measured(
         lambda models: target.measure(models, job.profile),
         target.machine,
         is_full=job.options.policy == "full",
+        min_gain_percent=job.options.min_gain,
     )
-    return _planned(job, kept, floating.engine)
+    return _planned(job, complete, kept, floating.engine)
 
 
 def _cuts_of(job: Job, complete: Plan, float_engine: Engine) -> Cuts:
@@ -83,11 +84,11 @@ def _cuts_of(job: Job, complete: Plan, float_engine: Engine) -> Cuts:
     return cuts
 
 
-def _planned(job: Job, kept: Trial | Plan, float_engine: Engine) -> Planned:
+def _planned(job: Job, complete: Plan, kept: Trial | Plan, float_engine: Engine) -> Planned:
     chosen = kept if isinstance(kept, Plan) else kept.plan
     notes = [*job.notes, *chosen.notes]
     if chosen.measurement is not None:
         notes.append(sentence(chosen.measurement))
     if isinstance(kept, Plan):
-        notes.append(why_nothing(job, f"measured faster than {job.precision}"))
+        notes.append(why_nothing(job, complete, "measured"))
     return Planned(chosen, float_engine, None if isinstance(kept, Plan) else kept, tuple(notes))

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fuseq.errors import OptionError
 from fuseq.formats import USER_FORMATS
-from fuseq.placement.plan import Policy
+from fuseq.placement.plan import MIN_GAIN_PERCENT, Policy
 
 METHODS = ("max", "percentile", "entropy", "mse")
 ROUNDINGS = ("nearest", "gptq")
@@ -25,6 +25,8 @@ class QuantizeOptions:
         precision: Type of what stays float; None is the target's own (fp16 on GPUs, fp32 on CPUs).
         policy: ``pays``: quantize where the compiled engine predicts a gain; ``full``: everything
             that the target runs in the format.
+        min_gain: Under ``pays``, the least gain in percent for which a region, and the model, is
+            quantized: predicted, or measured where the target runs here. What gains less stays float.
         method: How ranges become scales: max, percentile (``percentile:99.9`` names it), entropy
             or mse.
         exclude: Globs of node, weight, module or operator names that stay float.
@@ -50,6 +52,7 @@ class QuantizeOptions:
     target: str = "tensorrt-rtx:sm89"
     precision: str | None = None
     policy: Policy = "pays"
+    min_gain: float = MIN_GAIN_PERCENT
     method: str = "max"
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -80,6 +83,8 @@ class QuantizeOptions:
         _one_of("--io-types", self.io_types, ("keep", "convert"))
         if self.precision is not None:
             _one_of("--precision", self.precision, PRECISIONS)
+        if not 0 <= self.min_gain < 100:
+            raise OptionError(f"--min-gain {self.min_gain} is no gain in percent; give 0 to 99.")
         if self.smooth is not None and not 0 <= self.smooth <= 1:
             raise OptionError(f"--smooth {self.smooth} is no strength; give 0 to 1, usually 0.5.")
         if self.batch < 1:

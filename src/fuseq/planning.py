@@ -210,8 +210,11 @@ def choose(
         report("compile", compiled, None)
         return compile_quantized(job, candidate, scales_for(candidate))
 
-    judge = _compile_everything if job.options.policy == "full" else keep_what_pays
-    return _planned(job, float_engine, judge(complete, float_engine, compile_plan))
+    if job.options.policy == "full":
+        judged = _compile_everything(complete, float_engine, compile_plan)
+    else:
+        judged = keep_what_pays(complete, float_engine, compile_plan, job.options.min_gain)
+    return _planned(job, complete, float_engine, judged)
 
 
 def _compile_everything(
@@ -261,10 +264,10 @@ def set_types(job: Job, model: ir.Model) -> tuple[str, ...]:
     return tuple(str(note) for note in notes)
 
 
-def _planned(job: Job, float_engine: Engine, judged: Trial | Plan) -> Planned:
+def _planned(job: Job, complete: Plan, float_engine: Engine, judged: Trial | Plan) -> Planned:
     notes = list(job.notes)
     if isinstance(judged, Plan):
-        notes.append(why_nothing(job, f"predicted faster than the {job.precision} engine"))
+        notes.append(why_nothing(job, complete, "predicted"))
         return Planned(judged, float_engine, None, (*notes, *judged.notes))
     chosen = dataclasses.replace(judged.plan, prediction=prediction_of(float_engine, judged.engine))
     if judged.engine.predicted_us > float_engine.predicted_us:
@@ -275,8 +278,14 @@ def _planned(job: Job, float_engine: Engine, judged: Trial | Plan) -> Planned:
     return Planned(chosen, float_engine, judged, (*notes, *chosen.notes))
 
 
-def why_nothing(job: Job, faster: str) -> str:
-    """The note of a plan that quantizes nothing; ``faster`` is what no placement was found to be."""
+def why_nothing(job: Job, complete: Plan, how: str) -> str:
+    """The note of a plan that quantizes nothing.
+
+    Args:
+        job: The model and the choices.
+        complete: What could be quantized.
+        how: How gains were found: ``predicted`` or ``measured``.
+    """
     form, target = job.options.format, job.target.name
     placed = sum(node.op_type == "QuantizeLinear" for node in job.model.graph)
     if placed:
@@ -284,9 +293,14 @@ def why_nothing(job: Job, faster: str) -> str:
             f"nothing more is quantized: {placed} QuantizeLinear nodes of the file could not be taken "
             "out and stay as they are."
         )
-    if job.options.policy == "full":
-        return f"nothing is quantized: no layer of the model can run in {form} on {target}."
+    if not complete.tensors or job.options.policy == "full":
+        allowed = " that the options allow" if job.options.exclude or job.options.include else ""
+        return (
+            f"nothing is quantized: no layer of the model{allowed} can run in {form} on {target}."
+        )
+    least = job.options.min_gain
+    faster = f"{least:g} % faster" if least else "faster"
     return (
-        f"nothing is quantized: no {form} placement is {faster} on {target}; "
-        "--policy full quantizes anyway."
+        f"nothing is quantized: no {form} placement is {how} {faster} than {job.precision} on "
+        f"{target}; --policy full quantizes anyway."
     )

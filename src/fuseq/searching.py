@@ -248,7 +248,7 @@ def _kept(tradeoff: Tradeoff) -> str:
 
 def _rule_trial(usual: Plan, float_trial: Trial, judge: Judge) -> Trial:
     """The planner's own answer under ``pays``; the float model where it finds nothing that pays."""
-    chosen = keep_what_pays(usual, float_trial.engine, judge.trial)
+    chosen = keep_what_pays(usual, float_trial.engine, judge.trial, min_gain_percent=0.0)
     if isinstance(chosen, Plan):
         return dataclasses.replace(float_trial, plan=chosen)
     return chosen

@@ -97,7 +97,7 @@ def _engines(
 
     float_engine = compiled(nothing).engine
     if plan is None and prepared.job.options.policy == "pays":
-        kept = keep_what_pays(usual, float_engine, compiled)
+        kept = keep_what_pays(usual, float_engine, compiled, prepared.job.options.min_gain)
         return float_engine, kept if isinstance(kept, Trial) else compiled(kept)
     return float_engine, compiled(usual)
 

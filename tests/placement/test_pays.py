@@ -3,6 +3,9 @@ and one test asks the real compiler."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import onnx_ir as ir
 import pytest
 
@@ -90,6 +93,60 @@ def test_nothing_is_returned_when_nothing_pays() -> None:
         "float: quantized it would take 12.0 us against 1.0 us in float (predicted)",
         "float: quantized it would take 9.0 us against 1.0 us in float (predicted)",
     ]
+
+
+def _thin(us: float) -> Callable[[Plan], Trial]:
+    """Compiles as :func:`_compile`, where what is not the region a takes ``us`` longer in all."""
+
+    def compile_plan(plan: Plan) -> Trial:
+        trial = _compile(plan)
+        kernels = (*trial.engine.kernels, _kernel(us, "rest"))
+        return dataclasses.replace(trial, engine=Engine("t:x", kernels))
+
+    return compile_plan
+
+
+@pytest.mark.parametrize(("min_gain", "kept"), [(2.0, False), (1.5, True), (0.0, True)])
+def test_a_gain_that_is_not_worth_its_rounding_stays_float(min_gain: float, kept: bool) -> None:
+    """a saves 4 of 10 us, which is 1.6 % of the engine."""
+    floats = Engine("t:x", (*FLOAT.kernels, _kernel(220, "rest")))
+    best = keep_what_pays(_plan("a"), floats, _thin(220.0), min_gain)
+    assert isinstance(best, Trial) is kept
+    if isinstance(best, Plan):
+        (region,) = best.regions
+        assert not best.tensors and not region.quantized
+        assert region.reason == (
+            "float: all that gains would gain the engine 246.0 us against 250.0 us, 1.60 % "
+            "(predicted), less than --min-gain 2"
+        )
+        assert best.notes == (
+            "the best placement is predicted at 246.0 us against 250.0 us, 1.60 % less; "
+            "--min-gain 0 takes it.",
+        )
+        assert best.prediction is not None and best.prediction.quantized_us == 250.0
+
+
+def test_a_cell_of_several_regions_that_gains_too_little_is_left_in_float() -> None:
+    """b and c share their kernels and save 0.1 us of 21.1 together; a saves 4 of 10."""
+
+    def compile_plan(plan: Plan) -> Trial:
+        quantized = {region.name for region in plan.regions if region.quantized}
+        both = _kernel(21.0 if {"b", "c"} <= quantized else 21.1, "b", "c")
+        engine = Engine("t:x", (_kernel(6.0 if "a" in quantized else 10.0, "a"), both))
+        return Trial(plan, engine, {}, conv_net())
+
+    floats = compile_plan(_plan()).engine
+    best = keep_what_pays(_plan("a", "b", "c"), floats, compile_plan, 2.0)
+    assert isinstance(best, Trial)
+    assert [t.region for t in best.plan.tensors] == ["a"]
+    assert best.engine.predicted_us == pytest.approx(27.1)
+    assert {region.name: region.reason for region in best.plan.regions}["c"] == (
+        "float: quantized it would take 21.0 us against 21.1 us in float together with 1 regions "
+        "that share its kernels (predicted)"
+    )
+    every = keep_what_pays(_plan("a", "b", "c"), floats, compile_plan, 0.0)
+    assert isinstance(every, Trial)
+    assert [t.region for t in every.plan.tensors] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("channels", [16, 256])

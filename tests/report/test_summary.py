@@ -21,8 +21,9 @@ def engine(name: str, label: str, us: float, alone: int) -> EngineRow:
                   1, 1, 0, us / 4, None, (), "", ())
         for i in range(4)
     )  # fmt: skip
-    return EngineRow(name, label, "tensorrt-rtx:sm89", False, "fp16", "", "", 2_000_000, "", 3_000_000,
-                     kernels, alone, 4_000_000, 4, us, None, 0.2, 0.1)  # fmt: skip
+    number_format = "" if name == "float" else "fp8"
+    return EngineRow(name, label, "tensorrt-rtx:sm89", False, "fp16", number_format, "", 2_000_000, "",
+                     3_000_000, kernels, alone, 4_000_000, 4, us, None, 0.2, 0.1)  # fmt: skip
 
 
 def lines(table: object) -> list[str]:

@@ -74,6 +74,9 @@ def measure(
     sums = add_sums(copy, outputs)
     where = add_statistics(copy, watched, {value for value in counted if value})
     state = _State.of(where, sums)
+    if not state.wanted:
+        _run_only(model, source, workers, progress)
+        return Measured(dict.fromkeys(values, EMPTY), {}, (), ())
     session = open_session(copy, workers.threads)
     for found in run_pass(session, state.wanted, source, workers, progress):
         state.add(found)
@@ -84,6 +87,14 @@ def measure(
         tuple(everything),
         tuple(_nan_note(outputs[index].name or "") for index in sorted(state.broken)),
     )
+
+
+def _run_only(model: ir.Model, source: Source, workers: Workers, progress: Progress | None) -> None:
+    """Run data through a model without float tensors: it may still not fit."""
+    session = open_session(model.clone(), workers.threads)
+    outputs = [value.name or "" for value in model.graph.outputs]
+    for _ in run_pass(session, outputs, source, workers, progress):
+        pass
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ import click
 from fuseq.errors import OptionError
 from fuseq.formats import USER_FORMATS
 from fuseq.options import METHODS, PRECISIONS, ROUNDINGS, QuantizeOptions
+from fuseq.placement.plan import MIN_GAIN_PERCENT
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -64,6 +65,10 @@ def placement_options(command: Command) -> Command:
             help="pays: only what gains, as predicted for the compiled engine or, on onnxruntime:cpu, "
             "as timed; full: all that the target runs.",
         ),
+        click.option(
+            "--min-gain", type=float, default=MIN_GAIN_PERCENT, show_default=True, metavar="PERCENT",
+            help="With pays: what gains less, a region or the whole model, stays float.",
+        ),
         click.option("--exclude", multiple=True, metavar="GLOB", help="Keep float; may repeat."),
         click.option("--include", multiple=True, metavar="GLOB", help="Quantize only these."),
         click.option("--keep-first", is_flag=True, help="Keep the first layers in float."),
@@ -113,6 +118,7 @@ def quantize_options(values: dict[str, Any], **more: Any) -> QuantizeOptions:
         target=values["target"],
         precision=values["precision"],
         policy=values["policy"],
+        min_gain=values["min_gain"],
         exclude=tuple(values["exclude"]),
         include=tuple(values["include"]),
         keep_first=values["keep_first"],
@@ -139,9 +145,15 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     for text in texts:
         name, colon, dims = text.rpartition(":")
         parts = dims.replace("x", ",").split(",")
-        if not colon or not name or not all(p.strip().isdigit() and int(p) > 0 for p in parts):
+        if not colon or not name or not all(map(_is_size, parts)):
             raise OptionError(
                 f"--shape {text!r} is not NAME:D,D,...; write for example input:1,3,224,224."
             )
         shapes[name] = tuple(int(part) for part in parts)
     return shapes
+
+
+def _is_size(text: str) -> bool:
+    """A positive number in ASCII digits, no longer than any size is."""
+    digits = text.strip()
+    return digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) > 0

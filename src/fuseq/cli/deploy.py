@@ -100,7 +100,8 @@ def print_result(result: Deployed) -> None:
     document = result.document
     if document.engines:
         print_table(engines_table(document))
-    print_table(reasons_table(document.layers))
+    if document.layers:
+        print_table(reasons_table(document.layers))
     for sentence in sentences(document):
         output.print(sentence, soft_wrap=True, highlight=False)
     output.print(

@@ -82,14 +82,18 @@ def quantize_command(
 
 def _print_result(result: Quantized) -> None:
     print_table(plan_table(result.plan))
-    rows = [(result.plan.precision, result.float_engine), (result.plan.format, result.engine)]
+    rows = [(result.plan.precision, result.float_engine)]
+    if result.plan.tensors:
+        rows.append((result.plan.format, result.engine))
     shown = [(name, engine) for name, engine in rows if engine is not None]
     if shown:
         print_table(engine_table(shown, f"compiled for {result.plan.target}"))
 
 
 def _numbers(result: Quantized, model: str, out: str) -> dict[str, Any]:
-    engines = {"float": result.float_engine, "quantized": result.engine}
+    engines = {"float": result.float_engine}
+    if result.plan.tensors:
+        engines["quantized"] = result.engine
     return {
         "input_bytes": Path(model).stat().st_size,
         "output_bytes": Path(out).stat().st_size,

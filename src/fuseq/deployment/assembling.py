@@ -101,6 +101,7 @@ def _options(opened: Opened) -> tuple[tuple[str, str], ...]:
         "--calib": opened.calib_source.description,
         "--precision": opened.precision,
         "--policy": chosen.policy,
+        "--min-gain": f"{chosen.min_gain:g} %" if chosen.policy == "pays" else "",
         "--method": chosen.method,
         "--preset": chosen.preset or "",
         "--exclude": ", ".join(chosen.exclude),

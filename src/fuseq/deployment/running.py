@@ -23,12 +23,14 @@ from fuseq.deployment.opened import (
 )
 from fuseq.deployment.options import DeployOptions
 from fuseq.deployment.stages import (
+    PLAN,
     check_stage,
     compare_stage,
     engine_stage,
     quantize_stage,
 )
 from fuseq.model import input_specs
+from fuseq.placement.plan import Plan
 from fuseq.planning import Report, silent
 from fuseq.report import document_json
 from fuseq.report.document import Document, EngineRow, FindingRow, TimingRow
@@ -148,11 +150,12 @@ def _run(opened: Opened, folder: Folder) -> Deployed:
 def _engine(opened: Opened, folder: Folder, quantized: Stage, name: str, file: str) -> Stage:
     chosen = opened.options.quantize
     is_float = file == FLOAT
+    is_quantized = not is_float and bool(Plan.load(folder.path / PLAN).tensors)
     text = EngineText(
         name="float" if is_float else "quantized",
-        label=(opened.precision if is_float else chosen.format).upper(),
+        label=_label(opened, is_float, is_quantized),
         precision=opened.precision,
-        format="" if is_float else chosen.format,
+        format=chosen.format if is_quantized else "",
         simulated=opened.target.name.startswith("tensorrt:"),
         model_file=file,
         model_bytes=_model_bytes(folder.path, quantized, file),
@@ -166,6 +169,11 @@ def _engine(opened: Opened, folder: Folder, quantized: Stage, name: str, file: s
     }
     make = functools.partial(engine_stage, opened, folder.path)
     return folder.stage(name, inputs, lambda work: make(work, text))
+
+
+def _label(opened: Opened, is_float: bool, is_quantized: bool) -> str:
+    precision, name = opened.precision.upper(), opened.options.quantize.format.upper()
+    return precision if is_float else name if is_quantized else f"{precision}, no {name}"
 
 
 def _rest(

@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from fuseq.placement.cells import Trial
-from fuseq.placement.plan import Candidate, Measurement, Plan
+from fuseq.placement.plan import MIN_GAIN_PERCENT, Candidate, Measurement, Plan
 from fuseq.targets.base import Engine, Race, Timing
 
 FLOAT = "float"
 EVERYTHING = "everything"
-
-MIN_GAIN = 0.02
-"""A plan that is not this much faster than float is not worth its rounding."""
 
 Cuts = Callable[[Trial], Iterator[tuple[str, Plan]]]
 """Cuts of the plan of everything, by name, given its trial."""
@@ -42,10 +39,12 @@ class FloatModel:
     engine: Engine
 
 
-def fastest(candidates: Sequence[Candidate]) -> Candidate:
-    """The fastest candidate, if it beats the first, which is float, by :data:`MIN_GAIN`."""
+def fastest(
+    candidates: Sequence[Candidate], min_gain_percent: float = MIN_GAIN_PERCENT
+) -> Candidate:
+    """The fastest candidate, if it beats the first, which is float, by ``min_gain_percent``."""
     best = max(candidates[1:], key=lambda each: each.speedup, default=candidates[0])
-    return best if best.speedup >= 1 + MIN_GAIN else candidates[0]
+    return best if best.speedup >= 1 + min_gain_percent / 100 else candidates[0]
 
 
 def keep_fastest(
@@ -56,6 +55,7 @@ def keep_fastest(
     race: RunRace,
     machine: str,
     is_full: bool,
+    min_gain_percent: float = MIN_GAIN_PERCENT,
 ) -> Trial | Plan:
     """Time the candidates and keep the fastest; ``is_full`` keeps everything and says its cost.
 
@@ -67,6 +67,7 @@ def keep_fastest(
         race: Times models.
         machine: What it was measured on, in words.
         is_full: The user has decided.
+        min_gain_percent: How much faster than float a candidate must be.
 
     Returns:
         The trial that is kept, or the plan of nothing; the measurement is in the plan.
@@ -87,7 +88,7 @@ def keep_fastest(
     times = found.times
     counts = {name: _operators(trial.plan) for name, trial in trials.items()}
     candidates = tuple(_candidate(each, times[0], counts.get(each.name, 0)) for each in times)
-    chosen = EVERYTHING if is_full else fastest(candidates).name
+    chosen = EVERYTHING if is_full else fastest(candidates, min_gain_percent).name
     measurement = Measurement(f"{machine}, {found.how}", times[0].rounds, candidates, chosen)
     if chosen == FLOAT:
         return _plan_of_nothing(complete, measurement)

@@ -25,6 +25,10 @@ Limits = tuple[float | None, float | None]
 """Smallest and largest value that an operator lets through; None where it sets no bound."""
 Policy = Literal["pays", "full"]
 
+MIN_GAIN_PERCENT = 2.0
+"""A predicted or measured gain under this is not worth its rounding: it is as large as the error of
+what tells it (docs/cost-model.md, "How small a gain it can tell")."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Use:
@@ -192,7 +196,7 @@ class Plan:
         """
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(f"{origin}: not JSON ({error}); give a file of --plan-out.") from error
         if not isinstance(data, dict) or data.get("version") != PLAN_VERSION:
             found = data.get("version") if isinstance(data, dict) else type(data).__name__
@@ -201,7 +205,7 @@ class Plan:
             )
         try:
             return _plan_from(data)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise PlanError(f"{origin}: damaged plan ({error!r}); plan again.") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:

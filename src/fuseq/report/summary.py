@@ -73,16 +73,23 @@ def reasons_table(layers: Sequence[LayerRow]) -> Table:
 
 def sentences(document: Document) -> list[str]:
     """What the tables mean, one sentence each; text of the model is made printable."""
-    found = [_nothing(document), _speed(document), _alone(document), _findings(document)]
+    nothing = _nothing(document)
+    found = [nothing] if nothing else [_speed(document), _alone(document)]
+    found.append(_findings(document))
     found += _closeness(document.comparisons[-1]) if document.comparisons else []
     found += [f"not done here: {text}." for text in document.missing]
     return [safe(text, 600) for text in found if text]
 
 
 def _nothing(document: Document) -> str:
-    if not document.layers or any(row.quantized for row in document.layers):
+    if any(row.quantized for row in document.layers):
         return ""
-    return "Nothing is quantized: every layer is in float, for the reasons above."
+    if document.layers:
+        return "Nothing is quantized: every layer is in float, for the reasons above."
+    planned = next((engine for engine in document.engines if engine.name == "quantized"), None)
+    if planned is None or planned.format:
+        return ""
+    return "Nothing is quantized: the model has no layer that could be."
 
 
 def _speed(document: Document) -> str:

@@ -108,11 +108,15 @@ def plan_table(plan: Plan, every: bool = False) -> Table:
     )
     for (pattern, _, told), count in counts.most_common():
         table.add_row(pattern, str(count), safe(told, 300))
+    if not counts:
+        table.add_row("none", "0", "the model has no layer that could be quantized")
     return table
 
 
 def gist(reason: str) -> str:
     """A reason without what differs from region to region, so that equal ones are counted."""
+    if "less than --min-gain" in reason:
+        return reason
     if "(predicted)" in reason or "estimated" in reason or "measured at" in reason:
         kept = reason.startswith("quantized")
         return "quantized: predicted faster" if kept else "float: predicted slower when quantized"

@@ -318,7 +318,9 @@ def _cleaned(ask: Evaluator, kept: list[Point], float_trial: Trial) -> list[Poin
     for point in fastest:
         if not point.plan.tensors:
             continue
-        judged = keep_what_pays(_without_figures(point.plan), float_trial.engine, ask.judge.trial)
+        judged = keep_what_pays(
+            _without_figures(point.plan), float_trial.engine, ask.judge.trial, min_gain_percent=0.0
+        )
         if isinstance(judged, Trial) and judged.plan.tensors != point.plan.tensors:
             found.append(ask.point_of(judged.plan))
     return found
