@@ -4,7 +4,7 @@ So a model of any size opens (a message ends at 2 GiB), and ResNet-50 serializes
 of 220. Two ways:
 1. Weights in external files: ONNX Runtime maps the file itself and copies nothing (a weight of 1.2 GB
    opens in 20 ms and 70 MB).
-2. Weights in memory: they are handed over as arrays, which ONNX Runtime copies once.
+2. Weights in memory: they are handed over as arrays, which ONNX Runtime copies once, and let go.
 """
 
 from __future__ import annotations
@@ -50,13 +50,11 @@ class FloatSession:
     """A model ready to run, from several threads at once.
 
     Attributes:
-        session: The ``onnxruntime.InferenceSession``.
-        weights: Arrays and OrtValues that the session reads; they must live as long as it does.
+        session: The ``onnxruntime.InferenceSession``, which has its own copies of the weights.
         input_types: NumPy dtype that the session wants by input name.
     """
 
     session: Any
-    weights: tuple[Any, ...]
     input_types: Mapping[str, np.dtype[Any]]
 
     def run(self, outputs: Sequence[str], batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -128,7 +126,7 @@ def open_session(
             f"ONNX Runtime cannot open {what}: {_words(error)} "
             "Export it again with standard operators."
         ) from error
-    return FloatSession(session, (*arrays.values(), *values), input_types)
+    return FloatSession(session, input_types)
 
 
 def refusals() -> tuple[type[Exception], ...]:
