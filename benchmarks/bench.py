@@ -8,8 +8,8 @@
 4. Compiles all of it and asks how close it is to float (side_by_side.py).
 5. Runs the INT8 files on this CPU, taking turns with the float model (cpu_race.py).
 6. Writes OUT/bench.json and the page (bench_page.py).
-What exists is not made again, so a run that was stopped goes on. GLOB is on tool/model-format-variant, as
-in 'nncf-onnx/*' or '*/resnet50-int8*'. A tool that cannot be installed, crashes, or whose file the compiler
+What exists is not made again, so a run that was stopped goes on. GLOB, or several with spaces between them, is
+on tool/model-format-variant, as in 'nncf-onnx/*' or '*/resnet50-int8*'. A tool that cannot be installed, crashes, or whose file the compiler
 refuses keeps its row, with its words. Runs in fuseq's environment (fuseq[rtx]).
 """
 
@@ -160,7 +160,7 @@ def parsed() -> argparse.Namespace:
     """The options, with the folders that depend on others filled in."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default="*", help="glob on tool/model-format-variant")
+    parser.add_argument("--only", default="*", help="globs on tool/model-format-variant")
     parser.add_argument("--python", action="append", default=[], help="an environment that exists")
     parser.add_argument("--zoo", type=Path, help="folder of the float models; default OUT/zoo")
     parser.add_argument("--data", type=Path, help="folder of the data; default OUT/data")
@@ -185,7 +185,8 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     options = parsed()
     given = dict(entry.split("=", 1) for entry in options.python)
-    chosen = [row for row in rows() if fnmatch.fnmatch(row.name, options.only)]
+    globs = options.only.split()
+    chosen = [row for row in rows() if any(fnmatch.fnmatch(row.name, glob) for glob in globs)]
     if not chosen:
         raise SystemExit(f"--only {options.only!r} names no row; `--only '*'` runs all")
     environments = Environments((options.out / "env").resolve(), given)

@@ -49,8 +49,8 @@ CPU_COLUMNS = (
 
 HEAD = """# Benchmarks beside other tools
 
-Written by `make bench`; not edited by hand. {day}; {cpu}, {cores} cores, {memory} GB of memory; fuseq {fuseq},
-TensorRT-RTX {rtx}, ONNX Runtime {ort}.
+Written by `make bench`; not edited by hand. {day}; {cpu}, {cores} cores, {memory} GB of memory, where {load}
+programs wanted to run at a time (of the last 15 minutes); fuseq {fuseq}, TensorRT-RTX {rtx}, ONNX Runtime {ort}.
 
 Every tool gets the same float model and the same 16 calibration images (64 sentences for MiniLM), in steps
 of eight, in an environment of its own (Python {python}): {versions}.
@@ -75,6 +75,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": cpu,
         "cores": os.cpu_count(),
         "memory": round(memory),
+        "load": round(os.getloadavg()[2]),
         "threads": f"{threads} threads" if threads > 1 else "one thread, by the processor's time",
         "fuseq": importlib.metadata.version("fuseq"),
         "rtx": importlib.metadata.version("tensorrt_rtx_cu13_libs"),
