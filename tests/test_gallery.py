@@ -220,3 +220,23 @@ def test_large_model_at_a_small_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made = large.quantized_file(file, "int8")
     assert onnx.TensorProto.INT8 in weight_types(made).values()
     assert large.cosine(file, made, 256) > 0.995
+
+
+def test_efficientnet_crops_share_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in ("efficientnet_lite_pytorch", "PIL"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed (dependency group gallery)")
+    from PIL import Image
+
+    module = gallery("efficientnet", monkeypatch)
+    pixels = np.zeros((50, 100, 3), np.uint8)
+    pixels[:, 40:] = 255  # what is judged is white
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    monkeypatch.setattr(module, "installed", lambda *_: tmp_path / "photo.png")
+    for calibrate, value in ((True, 0.0), (False, 1.0)):
+        (batch, other) = module.crops(16, 20, seed=1, calibrate=calibrate)
+        assert batch["inputs"].shape == other["inputs"].shape == (8, 3, 20, 20)
+        wanted = ((value - module.MEAN) / module.STD).astype(np.float32)
+        assert np.array_equal(
+            batch["inputs"], np.broadcast_to(wanted[:, None, None], (8, 3, 20, 20))
+        )
