@@ -223,15 +223,13 @@ def test_large_model_at_a_small_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_efficientnet_crops_share_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for needed in ("efficientnet_lite_pytorch", "PIL"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed (dependency group gallery)")
-    from PIL import Image
-
+    image = pytest.importorskip("PIL.Image")
+    if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
+        pytest.skip("efficientnet_lite_pytorch is not installed (dependency group gallery)")
     module = gallery("efficientnet", monkeypatch)
     pixels = np.zeros((50, 100, 3), np.uint8)
     pixels[:, 40:] = 255  # what is judged is white
-    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    image.fromarray(pixels).save(tmp_path / "photo.png")
     monkeypatch.setattr(module, "installed", lambda *_: tmp_path / "photo.png")
     for calibrate, value in ((True, 0.0), (False, 1.0)):
         (batch, other) = module.crops(16, 20, seed=1, calibrate=calibrate)
