@@ -126,27 +126,36 @@ def _parser_error(error: Any) -> str:
 
 
 def _without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
-    """Serialize the graph alone; the weights are handed over by address, so none is copied."""
-    stub = model.clone()
+    """Serialize the graph alone; the weights are handed over by address, so none is copied.
+
+    For as long as that takes, ``model`` refers to its weights; a copy of a graph takes longer.
+    """
     weights: dict[str, np.ndarray] = {}
-    for name, value in stub.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        if tensor.nbytes <= _INLINE_BYTES:
-            if isinstance(tensor, ir.ExternalTensor):  # a message in memory cannot refer to a file
-                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-            continue
-        weights[name] = raw_array(tensor)
-        value.const_value = ir.ExternalTensor(
-            "weights",
-            0,
-            tensor.nbytes,
-            tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()),
-            name=name,
-        )
-    return ir.to_proto(stub).SerializeToString(), weights
+    held: dict[ir.Value, ir.TensorProtocol] = {}
+    try:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None:
+                continue
+            if tensor.nbytes > _INLINE_BYTES:
+                weights[name] = raw_array(tensor)
+            elif not isinstance(tensor, ir.ExternalTensor):
+                continue
+            held[value] = tensor
+            value.const_value = _reference(tensor, name)
+        return ir.to_proto(model).SerializeToString(), weights
+    finally:
+        for value, tensor in held.items():
+            value.const_value = tensor
+
+
+def _reference(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """A tensor without its values; a small one is read, as a message in memory has no files."""
+    if tensor.nbytes <= _INLINE_BYTES:
+        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    return ir.ExternalTensor(
+        "weights", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+    )
 
 
 def raw_array(tensor: ir.TensorProtocol) -> np.ndarray:
