@@ -198,9 +198,7 @@ def test_k17_k19_pools_concat_and_silu_add_share_scales() -> None:
     shared = ("n_p1[0]", "n_p2[0]", "n_k[0]", "n_k[1]", "n_k[2]", "n_y[0]")
     assert {on_cpu[reader] for reader in shared} == {np.float32(0.02)}
     result = fix(model, options=RTX)
-    assert scales_at(result.model) == dict.fromkeys(
-        ("n_c[0]", "n_y[0]"), np.float32(np.float16(0.02))
-    )
+    assert scales_at(result.model) == dict.fromkeys(("n_c[0]", "n_y[0]"), np.float32(0.02))
     (added,) = [c for c in result.changes if c.action == "added" and c.kind == "activation"]
     assert added.tensor == "x" and "estimate: taken to stay within the sum" in added.reason
     assert result.engine is not None

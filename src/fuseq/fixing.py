@@ -20,7 +20,8 @@ from fuseq.calibration.kept_scales import (
 from fuseq.calibration.scales import Scale, Scales
 from fuseq.errors import TargetError
 from fuseq.fix_report import Change, Ways, changes_of
-from fuseq.fixing_channels import keep_channels, restore_channels
+from fuseq.fixing_channels import keep_channels, restore_channels, spare_weights
+from fuseq.fixing_exact import with_exact_scales
 from fuseq.fixing_sources import Sources, find_sources
 from fuseq.formats import USER_FORMATS
 from fuseq.model import load, profile_for, save
@@ -92,7 +93,8 @@ def fix(
     Raises:
         FuseqError: The model, data, target or output cannot be used; nothing is written.
     """
-    options = options or QuantizeOptions()
+    # The file's rounding is paid already: every gain is worth keeping.
+    options = dataclasses.replace(options or QuantizeOptions(), min_gain=0.0)
     check_output(model, output)
     loaded = model if isinstance(model, ir.Model) else load(model)
     name = "the model" if isinstance(model, ir.Model) else str(model)
@@ -220,9 +222,17 @@ def plan_with_scales(
         scales = {**kept.scales, **activations}
         return {**scales, **bias_scales(candidate, scales, job.model)}
 
+    def exact_of(candidate: Plan) -> dict[str, Scale]:
+        own = kept_weight_scales(candidate, job.model, found, "fp32")
+        activations = kept_activation_scales(candidate, sources.carried, found, "fp32")
+        return {**{n: s for n, s in own.scales.items() if n not in own.changed}, **activations}
+
     planned = choose(job, complete, lambda plan: scales_with(plan, weights), report)
     planned, weights = keep_channels(job, planned, weights, found, scales_with, report)
+    planned = spare_weights(job, planned, weights, found, scales_with, report)
     scales = scales_with(planned.plan, weights)
+    exact = exact_of(planned.plan)
+    planned, scales = with_exact_scales(job, planned, scales, exact, found, report)
     quantized, engine, typing_notes = _finish(job, planned, scales)
     used = {group: scales[group] for group in planned.plan.groups()}
     ways = Ways(sources.carried, sources.measured, weights.changed, missing)
@@ -339,27 +349,49 @@ def _or_own_placement(
     """Keep the file's placement, made legal, where its engine is predicted faster than the new one.
 
     The canonical form is made for quantizing and costs a small graph a kernel or two: where the file's
-    own graph is faster still without any pair, that is the result.
+    own graph is faster still without any pair, that is the result. A file that does not compile as it is
+    may do so once it is legal.
     """
     from fuseq.fixing_in_place import fix_in_place, without_pairs  # noqa: PLC0415 (imports this)
 
     before, engine = result.before, result.engine
     user_decided = options.policy == "full" or options.exclude or options.include
-    if user_decided or before is None or engine is None:
+    if user_decided or engine is None or not parse_target(options.target, options.gpu).predicts:
         return result
-    if before.predicted_us >= engine.predicted_us:
-        return result
+    if before is not None and before.predicted_us >= engine.predicted_us:
+        return result if result.plan.tensors else _or_own_float(result, untouched, options)
     model = untouched.clone()
-    own = fix_in_place(model, strip_qdq(model, folds=False), options, before, report)
-    if own.engine is None or own.engine.predicted_us >= engine.predicted_us:
+    try:
+        own = fix_in_place(model, strip_qdq(model, folds=False), options, before, report)
+    except TargetError:
+        if before is not None:
+            raise
+        return result
+    engines = [each for each in (own.engine, own.float_engine) if each is not None]
+    if own.engine is None or min(e.predicted_us for e in engines) >= engine.predicted_us:
         return result
     if own.float_engine is not None and own.float_engine.predicted_us < own.engine.predicted_us:
         model = untouched.clone()
-        bare = without_pairs(model, strip_qdq(model, folds=False), options, own)
-        note = "nothing is quantized: the file's own graph without Q/DQ is predicted fastest."
-        return dataclasses.replace(bare, notes=(*bare.notes, note))
+        bare = without_pairs(model, strip_qdq(model), options, own)
+        return dataclasses.replace(bare, notes=(*bare.notes, _BARE))
     note = (
         f"the file's own placement is kept: predicted {own.engine.predicted_us:.1f} us against "
         f"{engine.predicted_us:.1f} us planned anew."
     )
     return dataclasses.replace(own, notes=(*own.notes, note))
+
+
+def _or_own_float(result: Fixed, untouched: ir.Model, options: QuantizeOptions) -> Fixed:
+    """Where nothing is quantized: the file's own graph, if it is predicted faster than the canonical one."""
+    from fuseq.fixing_in_place import without_pairs  # noqa: PLC0415 (imports this)
+
+    model = untouched.clone()
+    bare = without_pairs(model, strip_qdq(model), options, result)
+    if bare.engine is None or result.engine is None:
+        return result
+    if bare.engine.predicted_us >= result.engine.predicted_us:
+        return result
+    return dataclasses.replace(bare, notes=(*bare.notes, _BARE))
+
+
+_BARE = "nothing is quantized: the file's own graph without Q/DQ is predicted fastest."

@@ -23,6 +23,10 @@ from fuseq.planning import Job, Planned, Report, compile_quantized
 SLACK = 1.002
 """Predicted time that scales a channel may cost: what the cost model cannot tell from nothing."""
 
+MIN_GAIN = 0.02
+"""What the whole engine must gain by weights that are rounded a second time: the planner's own least gain
+for rounding at all, below which the cost model cannot tell (docs/cost-model.md)."""
+
 MIN_SQNR_DB = 30.0
 """Below this, one scale instead of the file's scales a channel is no choice of speed: `fix` is to keep
 outputs at a cosine of 0.999, which is noise at 27 dB for all layers together."""
@@ -63,6 +67,42 @@ def keep_channels(
         if trial.engine.predicted_us <= allowed_us:
             return _planned(planned, trial), kept
     return planned, weights
+
+
+def spare_weights(
+    job: Job,
+    planned: Planned,
+    weights: KeptWeights,
+    found: Sequence[FoundScale],
+    scales_with: _Scales,
+    report: Report,
+) -> Planned:
+    """Leave layers float whose weights would be rounded a second time for less than :data:`MIN_GAIN`.
+
+    The file's weights are rounded once, and its tool or training has judged the result. Another scale
+    rounds them again: in its favour speaks a gain of the whole engine, and nothing smaller.
+
+    Returns:
+        The plan without these layers, where that costs no more; else the plan as it was.
+    """
+    if planned.trial is None or planned.float_engine is None or job.options.policy == "full":
+        return planned
+    regions = _rounded_again(planned.plan, weights, found)
+    if not regions:
+        return planned
+    reason = "float: its weights would be rounded a second time for less than 2 % of the engine"
+    candidate = planned.plan.without(regions, reason)
+    allowed_us = planned.trial.engine.predicted_us * (1 + MIN_GAIN)
+    if not candidate.tensors:
+        if planned.float_engine.predicted_us > allowed_us:
+            return planned
+        prediction = prediction_of(planned.float_engine, planned.float_engine)
+        plan = dataclasses.replace(candidate, prediction=prediction)
+        return dataclasses.replace(planned, plan=plan, trial=None)
+    report("compile without weights that are rounded again", 0, None)
+    trial = compile_quantized(job, candidate, scales_with(candidate, weights))
+    limits = (allowed_us, planned.float_engine.predicted_us)
+    return _planned(planned, trial) if trial.engine.predicted_us <= min(limits) else planned
 
 
 def restore_channels(job: Job, plan: Plan, found: Sequence[FoundScale]) -> Plan:
@@ -106,6 +146,19 @@ def _lost_channels(
         if re_rounded and all(m and m.channel_axis == axis for m in matches):
             lost[entry.tensor] = (axis, any(m is not None and m.is_conv for m in matches))
     return lost
+
+
+def _rounded_again(plan: Plan, weights: KeptWeights, found: Sequence[FoundScale]) -> frozenset[str]:
+    """Regions with a weight that the file has in the plan's kind of format, under another scale."""
+    stored = {scale.tensor: scale.by.format for scale in found if scale.kind == "weight"}
+    return frozenset(
+        entry.region
+        for entry in plan.tensors
+        if entry.kind == "weight"
+        and entry.group in weights.changed
+        and entry.tensor in stored
+        and stored[entry.tensor].startswith("fp8") == format_named(entry.format).is_float
+    )
 
 
 def _with_axes(plan: Plan, axes: Mapping[str, int], why: str) -> Plan:

@@ -68,18 +68,19 @@ def fix_in_place(
 def without_pairs(
     model: ir.Model, stripped: Stripped, options: QuantizeOptions, own: Fixed
 ) -> Fixed:
-    """The file's own graph without Q/DQ, where that is predicted faster than with its pairs.
+    """The file's own graph without Q/DQ, compiled.
 
     Args:
         model: The stripped model.
         stripped: What was taken off it.
         options: As for :func:`fix_in_place`.
-        own: What :func:`fix_in_place` gave, with the float engine of this graph.
+        own: What was found before, whose plan and file's engine are taken.
     """
-    assert own.float_engine is not None, "asked for without an engine to judge by"
-    typed, notes = typed_copy(_job(model, stripped, options), model)
+    job = _job(model, stripped, options)
+    typed, notes = typed_copy(job, model)
     typed.producer_name = "fuseq"
-    prediction = prediction_of(own.float_engine, own.float_engine)
+    float_engine = job.target.compile(typed, job.profile)
+    prediction = prediction_of(float_engine, float_engine)
     plan = dataclasses.replace(own.plan, tensors=(), regions=(), prediction=prediction)
     ways = Ways({}, frozenset(), {}, {})
     changes = changes_of(stripped.scales(model), stripped.repairs, plan, {}, ways)
@@ -88,8 +89,8 @@ def without_pairs(
         dataclasses.replace(c, reason=reason) if c.action == "removed" else c for c in changes
     )
     return dataclasses.replace(
-        own, model=typed, plan=plan, scales=Scales({}), changes=changes, engine=own.float_engine,
-        notes=notes,
+        own, model=typed, plan=plan, scales=Scales({}), changes=changes, engine=float_engine,
+        float_engine=float_engine, notes=notes,
     )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class FusionRules:
             take at most; None: any number.
         linear_multiple: Rows and columns of a GEMM weight must be divisible by this.
         tables: Tables of embeddings are stored in the weight format, one scale a row.
+        wide_scales: Q/DQ beside FP16 tensors may have FP32 scales (opset 23), as compiled engines show.
         data_ops: Operators that run on quantized data between pairs, and whether input and output
             share one scale (``same``) or have their own (``own``).
         refused: Operators with weights that never run in the format: the reason.
@@ -114,3 +115,4 @@ class FusionRules:
     max_conv_taps: int | None = None
     linear_multiple: int = 1
     tables: bool = False
+    wide_scales: bool = False

@@ -47,4 +47,5 @@ def rules_for(fmt: Format) -> FusionRules:
         min_conv_channels=4 if is_fp8 else 1,
         data_ops={},
         refused={"ConvTranspose": _CONV_TRANSPOSE},
+        wide_scales=True,
     )
