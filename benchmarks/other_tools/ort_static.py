@@ -5,6 +5,7 @@
 default: what the function does when nothing is said (int8 activations and weights, per tensor).
 best: uint8 activations, per-channel int8 weights of reduced range, which a CPU without VNNI wants.
 tensorrt: what its documentation advises for TensorRT (int8, symmetric both, bias left in float).
+u8s8: as best with all eight bits, for a CPU with VNNI.
 s8s8: int8 activations, int8 weights a channel. u8u8: uint8 both. qoperator: u8u8 in QOperator format.
 Each runs quant_pre_process first, as its documentation advises; that time counts.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from measure import Job, parser, report
 
-SETTINGS = ("default", "best", "tensorrt", "s8s8", "u8u8", "qoperator")
+SETTINGS = ("default", "best", "u8s8", "tensorrt", "s8s8", "u8u8", "qoperator")
 
 
 def batches(arrays: dict[str, Any], batch: int) -> Iterator[dict[str, Any]]:
@@ -58,6 +59,11 @@ def main() -> int:
                 "weight_type": q.QuantType.QInt8,
                 "per_channel": True,
                 "reduce_range": True,
+            },
+            "u8s8": {
+                "activation_type": q.QuantType.QUInt8,
+                "weight_type": q.QuantType.QInt8,
+                "per_channel": True,
             },
             "s8s8": {"per_channel": True},
             "u8u8": {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QUInt8},
