@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,15 @@ def compiled(
         "weights_mb": round(engine.weights_bytes / 1e6, 2),
         "predicted_us": round(engine.predicted_us, 1) or None,
         "compile_s": round(engine.compile_seconds, 2),
+        "products": products(engine),
     }
+
+
+def products(engine: Engine) -> dict[str, int]:
+    """Kernels with products by kind and type of their operands, such as ``gemm fp8``."""
+    kinds = ("gemm", "attention", "convolution")
+    found = (f"{k.type.value} {k.compute_dtype}" for k in engine.kernels if k.type.value in kinds)
+    return dict(sorted(Counter(found).items()))
 
 
 def beside_float(
