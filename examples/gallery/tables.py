@@ -96,4 +96,4 @@ def reasons(rows: Sequence[Row]) -> list[tuple[str, int]]:
 
 def _title(model: Model) -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in model.shapes.values() if shape)
-    return f"{model.name}, {shapes}: {model.metric}"
+    return f"{model.name}{', ' if shapes else ''}{shapes}: {model.metric}"
