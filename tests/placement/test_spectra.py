@@ -62,3 +62,13 @@ def test_what_a_normalization_squares_is_quantized() -> None:
 def test_what_moves_a_spectrum_stays_float_too() -> None:
     job = open_job(model(SPECTRUM), QuantizeOptions(target="onnxruntime:cpu", policy="full"))
     assert not any(region.quantized for region in everything(job).regions)
+
+
+def test_a_move_into_the_models_output_is_no_square() -> None:
+    """YOLOv8's scores go through Concat into the output: nothing squares them."""
+    body = (
+        "{ a = Conv<pads: ints = [1, 1]>(x, w) r, i = Split<axis = 1, num_outputs = 2>(a) "
+        "s = Sigmoid(r) y = Concat<axis = 1>(s, i) }"
+    )
+    job = open_job(model(body), QuantizeOptions(target="onnxruntime:cpu", policy="full"))
+    assert all(region.quantized for region in everything(job).regions)

@@ -90,12 +90,15 @@ def _is_only_squared(value: ir.Value, moves: int) -> bool:
         return False
     return all(
         _is_square(use.node, value)
-        or (
-            use.node.op_type in _MOVES
-            and all(_is_only_squared(out, moves - 1) for out in use.node.outputs if out.uses())
-        )
+        or (use.node.op_type in _MOVES and _are_only_squared(use.node, moves - 1))
         for use in uses
     )
+
+
+def _are_only_squared(move: ir.Node, moves: int) -> bool:
+    """What ``move`` writes and something reads, or the model gives out; there is such an output."""
+    live = [out for out in move.outputs if out.uses() or out.is_graph_output()]
+    return bool(live) and all(_is_only_squared(out, moves) for out in live)
 
 
 def _is_square(node: ir.Node, value: ir.Value) -> bool:
