@@ -221,6 +221,32 @@ def test_weights_that_merge_take_the_largest_scale(tmp_path: Path) -> None:
     assert scales == {float(np.float32(0.02))}
 
 
+def test_a_missing_softmax_pair_gets_the_known_scale(tmp_path: Path) -> None:
+    result = mend(examples.attention("qkv"), tmp_path, "FQ106", EXAMPLES["FQ106"].target)
+    softmax = next(node for node in result.model.graph if node.op_type == "Softmax")
+    (use,) = softmax.outputs[0].uses()
+    assert use.node.op_type == "QuantizeLinear"
+    assert float(use.node.inputs[1].const_value.numpy()) == np.float32(1 / 448)  # type: ignore[union-attr]
+    assert [each.done for each in result.mended] == ["the softmax output got a pair of scale 1/448"]
+
+
+@pytest.mark.parametrize("pairs", ["qkp", "p", "qv"])
+def test_attention_that_lacks_a_scale_loses_its_other_pairs(pairs: str, tmp_path: Path) -> None:
+    model = examples.attention(pairs)
+    result = mend(model, tmp_path, "FQ106", EXAMPLES["FQ106"].target)
+    assert result.after.findings == ()
+    assert not any(node.op_type == "QuantizeLinear" for node in result.model.graph)
+
+
+def test_a_float_input_of_a_concat_gets_the_scale_behind_it(tmp_path: Path) -> None:
+    result = mend(examples.concat("b0"), tmp_path, "FQ104", EXAMPLES["FQ104"].target)
+    concat = next(node for node in result.model.graph if node.op_type == "Concat")
+    behind = next(use.node for use in concat.outputs[0].uses())
+    scales = [value.producer().inputs[1].const_value.numpy() for value in concat.inputs]  # type: ignore[union-attr]
+    assert behind.inputs[1].const_value.numpy() in scales  # type: ignore[union-attr]
+    assert all(value.producer().op_type == "DequantizeLinear" for value in concat.inputs)  # type: ignore[union-attr]
+
+
 # The guards.
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from fuseq.checks.context import Context
 from fuseq.checks.finding import Finding
 from fuseq.checks.reading import is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.passes.add_pair import add_pair
+from fuseq.passes.drop_pair import drop_pair
 from fuseq.passes.matching import constant
-from fuseq.passes.quantizers import is_dequantize, is_quantize
+from fuseq.passes.quantizers import Quantizer, is_dequantize, is_quantize, read_quantizer
 from fuseq.targets.base import Engine, KernelType
 
 _MOVES = frozenset(
@@ -66,6 +70,34 @@ def _check(context: Context) -> Iterator[Finding]:
             cost=context.cost_of(context.kernels_of(softmax)),
             confirmed=context.engine is not None and not context.simulated,
         )
+
+
+def _mend(model: ir.Model, finding: Finding) -> str:
+    """1. Only the softmax output lacks a pair: it gets one, whose largest value 1 is known.
+
+    2. Else all pairs of the attention go; what they cut below 0 stays.
+    """
+    graph = model.graph
+    softmax = next((node for node in graph if node.name == finding.node), None)
+    operands = _operands(softmax) if softmax is not None else None
+    if softmax is None or operands is None:
+        return ""
+    pairs = [_pair_of(value) for value in operands]
+    if finding.fix != _REMOVE and [pair is None for pair in pairs] == [False, False, True, False]:
+        by = read_quantizer(pairs[0]) if pairs[0] is not None else ""
+        use = next(iter(softmax.outputs[0].uses()))
+        if isinstance(by, Quantizer) and not by.zero_point.any():
+            one = dataclasses.replace(
+                by,
+                scale=np.asarray(1 / by.qmax, np.float32),
+                zero_point=np.asarray(0, np.int64),
+                axis=None,
+            )
+            if add_pair(model, use.node, use.idx, one):
+                return f"the softmax output got a pair of scale 1/{by.qmax:g}"
+    found = {pair: role for pair, role in zip(pairs, _ROLES, strict=True) if pair is not None}
+    gone = [role for pair, role in found.items() if drop_pair(graph, pair)]
+    return f"{', '.join(gone)} are read in float" if gone else ""
 
 
 def _is_fused(engine: Engine | None, softmax: ir.Node) -> bool:
@@ -130,21 +162,25 @@ def _reaches_product(value: ir.Value) -> bool:
 
 
 def _has_pair(value: ir.Value) -> bool:
-    """A DequantizeLinear makes it, also before moves and a factor."""
+    return _pair_of(value) is not None
+
+
+def _pair_of(value: ir.Value) -> ir.Node | None:
+    """The DequantizeLinear that makes it, also before moves and a factor."""
     current: ir.Value | None = value
     for _ in range(_MAX_STEPS):
         producer = current.producer() if current is not None else None
         if producer is None:
-            return False
+            return None
         if is_dequantize(producer):
-            return True
+            return producer
         if producer.op_type in ("Mul", "Div"):
             current = next((v for v in producer.inputs if constant(v) is None), None)
         elif producer.op_type in _MOVES:
             current = producer.inputs[0]
         else:
-            return False
-    return False
+            return None
+    return None
 
 
 RULE = Rule(
@@ -154,4 +190,5 @@ RULE = Rule(
     summary="Attention has only some of its four pairs, or pairs that its fused kernel cannot take.",
     fixable=Fixable("unsafe", "pairs are added with a calibrated scale, or all are removed"),
     check=_check,
+    mend=_mend,
 )

@@ -11,6 +11,8 @@ from fuseq.checks.finding import Finding
 from fuseq.checks.float_residual import conv_ends, joined
 from fuseq.checks.reading import is_dequantized, is_float_tensor
 from fuseq.checks.rule import Fixable, Rule
+from fuseq.passes.add_pair import add_pair
+from fuseq.passes.quantizers import Quantizer, read_quantizer
 from fuseq.placement.patterns import copies_values
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
@@ -61,6 +63,39 @@ def _finding(context: Context, node: ir.Node, floats: list[ir.Value | None]) -> 
     )
 
 
+def _pairs_from_behind(model: ir.Model, finding: Finding) -> str:
+    """Each float input gets a pair with the scale of the first Q behind the operator."""
+    node = next((each for each in model.graph if each.name == finding.node), None)
+    quantize = _quantizer_behind(node) if node is not None else None
+    by = read_quantizer(quantize) if quantize is not None else None
+    if node is None or not isinstance(by, Quantizer) or by.problem:
+        return ""
+    names = [
+        value.name or ""
+        for index, value in enumerate(list(node.inputs))
+        if value is not None
+        and is_float_tensor(value)
+        and not is_dequantized(value)
+        and add_pair(model, node, index, by)
+    ]
+    return (
+        f"{', '.join(names)} got a pair with the scale {float(by.scale):.6g} of what reads it"
+        if (names)
+        else ""
+    )
+
+
+def _quantizer_behind(node: ir.Node) -> ir.Node | None:
+    stack = [node.outputs[0]]
+    while stack:
+        for use in stack.pop().uses():
+            if use.node.op_type == "QuantizeLinear" and use.idx == 0:
+                return use.node
+            if copies_values(use.node) and use.idx == 0:
+                stack.append(use.node.outputs[0])
+    return None
+
+
 def _is_wanted(node: ir.Node, floats: list[ir.Value | None]) -> bool:
     """All readers quantize it, and each float input is read by it alone (else its Q runs alone)."""
     alone = all(v is not None and {use.node for use in v.uses()} == {node} for v in floats)
@@ -92,4 +127,5 @@ RULE = Rule(
     summary="A pool, Concat or Add between quantized neighbours reads float.",
     fixable=Fixable("unsafe", "the inputs' scales have to be calibrated or taken from behind"),
     check=_check,
+    mend=_pairs_from_behind,
 )
