@@ -13,8 +13,9 @@ from fuseq.calibration.scales import Scale
 from fuseq.evaluate.running import run_all
 from fuseq.formats import INT8
 from fuseq.options import QuantizeOptions
-from fuseq.passes.equalize import equalizable, equalize
+from fuseq.passes.equalize import equalize
 from fuseq.passes.set_constants import set_constants
+from fuseq.placement.channel_classes import channel_classes
 from fuseq.placement.plan import Plan, QuantizedTensor, Use
 from fuseq.planning import open_job
 from tests.graphs import from_text, named, normal
@@ -60,38 +61,70 @@ def _sqnr_db(model: ir.Model, exact: np.ndarray, axis: int | None) -> float:
     return float(10 * np.log10(np.square(exact).sum() / noise))
 
 
-def test_outputs_stay_to_1e5_and_ranges_meet() -> None:
+def test_outputs_stay_to_1e5() -> None:
     model = mobile_block("Relu(e)")
     before = run_all(model, X)
     (note,) = equalize(model)
     assert note.nodes == ("n_e", "n_d", "n_y")
     after = run_all(model, X)
     assert np.abs(after - before).max() <= 1e-5 * np.abs(before).max()
-    inits = model.graph.initializers
-    depthwise, project = (inits[n].const_value for n in ("wd", "wp"))
-    assert depthwise is not None
-    assert project is not None
-    left = np.abs(depthwise.numpy()).max(axis=(1, 2, 3))
-    right = np.abs(project.numpy()).max(axis=(0, 2, 3))
-    np.testing.assert_allclose(left, right, rtol=5e-3)
 
 
 def test_one_scale_comes_nearer_to_one_a_channel() -> None:
-    """31.3 dB with one scale, 41.2 with one a channel; 37.4 with one scale after equalization."""
+    """31.3 dB with one scale, 41.2 with one a channel; 38.7 with one scale after equalization (37.4
+    with both ranges made equal)."""
     model = mobile_block("Relu(e)")
     exact = run_all(model, X)
     channel, tensor = _sqnr_db(model, exact, 0), _sqnr_db(model, exact, None)
     assert tensor < channel - 9
     equalize(model)
-    assert _sqnr_db(model, exact, None) > max(channel - 4, tensor + 6)
+    assert _sqnr_db(model, exact, None) > max(channel - 2.7, tensor + 7)
+
+
+def _ends(model: ir.Model) -> list[tuple[list[str | None], list[str | None]]]:
+    return [
+        ([layer.node.name for layer in found.writers], [layer.node.name for layer in found.readers])
+        for found in channel_classes(model.graph)
+    ]
+
+
+def _residual(add: str = "Add(p, x1)") -> ir.Model:
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    net (float[2, 8, 6, 6] x) => (float[2, 5] y)
+    <float[2, 16, 6, 6] x1, float[2, 16, 6, 6] p, float[2, 16, 6, 6] s, float[2, 16, 1, 1] g,
+     float[2, 16] f> {{
+      x1 = Conv (x, w0, b0)
+      a = Conv (x1, w1)
+      r = Relu(a)
+      p = Conv (r, w2)
+      s = {add}
+      g = GlobalAveragePool(s)
+      f = Flatten(g)
+      y = Gemm <transB = 1> (f, w3) }}"""
+    spread = np.geomspace(0.01, 10, 16).astype(np.float32)[:, None, None, None]
+    return named(
+        from_text(
+            text, w0=normal(16, 8, 1, 1, seed=1) * spread, b0=normal(16, seed=2),
+            w1=normal(24, 16, 1, 1, seed=3), w2=normal(16, 24, 1, 1, seed=4) * spread,
+            w3=normal(5, 16, seed=5),
+        )
+    )  # fmt: skip
+
+
+def test_a_residual_stream_is_one_set_and_outputs_stay() -> None:
+    model = _residual()
+    assert _ends(model) == [(["n_x1", "n_p"], ["n_a", "n_y"]), (["n_a"], ["n_p"])]
+    data = [{"x": normal(2, 8, 6, 6, seed=3, scale=1.0)}]
+    before = run_all(model, data)
+    assert equalize(model)
+    assert np.abs(run_all(model, data) - before).max() <= 1e-5 * np.abs(before).max()
+    assert _ends(_residual("Mul(p, x1)")) == [(["n_a"], ["n_p"])]
 
 
 @pytest.mark.parametrize("act", ["Clip(e, low, six)", "Sigmoid(e)"])
 def test_what_is_not_homogeneous_is_left_alone(act: str) -> None:
-    model = mobile_block(act)
-    assert [(p.first.node.name, p.second.node.name) for p in equalizable(model.graph)] == [
-        ("n_d", "n_y")
-    ]
+    assert _ends(mobile_block(act)) == [(["n_d"], ["n_y"])]
 
 
 def test_a_tensor_that_others_read_and_a_shared_weight_are_left_alone() -> None:
@@ -104,8 +137,7 @@ def test_a_tensor_that_others_read_and_a_shared_weight_are_left_alone() -> None:
       b = MatMul(y, w2)
       z = MatMul(b, w2) }"""
     model = from_text(text, **{f"w{n}": normal(8, 8, seed=n) for n in range(3)})
-    pairs = [(p.first.weight.name, p.second.weight.name) for p in equalizable(model.graph)]
-    assert pairs == [("w0", "w1")]
+    assert _ends(named(model)) == [(["n_a"], ["n_y"])]
 
 
 def test_grouped_and_transposed_weights() -> None:
@@ -158,7 +190,7 @@ def test_a_bound_for_all_channels_is_told() -> None:
 def test_the_option_equalizes_before_planning_and_outputs_stay() -> None:
     options = QuantizeOptions(target="tensorrt-rtx:sm89", equalize=True, batch=2)
     job = open_job(mobile_block("Relu(e)"), options)
-    assert "equalized the channels between 2 pairs of layers." in job.notes
+    assert "equalized 2 sets of channels between 3 layers." in job.notes
     before = run_all(mobile_block("Relu(e)"), X)
     assert np.abs(run_all(job.model, X) - before).max() <= 1e-5 * np.abs(before).max()
     plain = open_job(mobile_block("Relu(e)"), QuantizeOptions(target="tensorrt-rtx:sm89", batch=2))
@@ -201,11 +233,11 @@ def _second_order_db(model: ir.Model, axis: int | None) -> float:
 
 
 def test_second_order_rounding_comes_nearer_still_on_data_it_has_not_seen() -> None:
-    """41.2 dB with one scale a channel, to nearest; equalized with one scale: 37.4 to nearest, 39.2 by
+    """41.2 dB with one scale a channel, to nearest; equalized with one scale: 38.7 to nearest, 39.7 by
     second order."""
     model = mobile_block("Relu(e)")
     channel = _sqnr_db(model, run_all(model, X), 0)
     equalize(model)
     found = _second_order_db(model, None)
-    assert found > _sqnr_db(model, run_all(model, X), None) + 1.2
-    assert found > channel - 2.2
+    assert found > _sqnr_db(model, run_all(model, X), None) + 0.9
+    assert found > channel - 1.7
