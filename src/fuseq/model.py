@@ -25,6 +25,7 @@ _LARGEST_DIM = 2**31 - 1  # of TensorRT and of ONNX Runtime's kernels, which cou
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**24
 """A protobuf message ends at 2 GiB; 16 MiB are kept for the graph itself."""
 
+_WEIGHT_FILES = "fuseq_weight_files"
 _HELD_BYTES = 1024
 """External weights up to this size are read at once: axes and shapes are among them, which ONNX
 Runtime and onnx's shape inference do not read from external files."""
@@ -67,6 +68,12 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     _hold_small_weights(model)
     _open_unknown_dims(model)
     return model
+
+
+def weight_files(model: ir.Model) -> dict[str, Path]:
+    """Files that hold weights of a model of :func:`load`, by the name that the model gives them."""
+    found: dict[str, Path] = model.meta.get(_WEIGHT_FILES, {})
+    return found
 
 
 def close_files(model: ir.Model) -> None:
@@ -237,11 +244,15 @@ def _static(spec: InputSpec, batch: int, given: dict[str, tuple[int, ...]]) -> t
 
 
 def _hold_small_weights(model: ir.Model) -> None:
-    """Read small external weights into memory, see ``_HELD_BYTES``."""
+    """Read small external weights into memory, see ``_HELD_BYTES``; note all files of weights."""
+    files: dict[str, Path] = {}
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _HELD_BYTES:
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            files[os.fspath(tensor.location)] = Path(tensor.path)
+            if tensor.nbytes <= _HELD_BYTES:
                 held = ir.Tensor(
                     np.array(tensor.numpy()),
                     dtype=tensor.dtype,
@@ -249,6 +260,7 @@ def _hold_small_weights(model: ir.Model) -> None:
                     name=tensor.name,
                 )
                 value.const_value = held
+    model.meta[_WEIGHT_FILES] = files
 
 
 def _open_unknown_dims(model: ir.Model) -> None:

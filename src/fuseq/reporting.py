@@ -23,6 +23,7 @@ from fuseq.errors import OptionError
 from fuseq.evaluate.profile import ProfileOptions, Source, profile
 from fuseq.evaluate.profile_modules import engine_modules
 from fuseq.library_logs import quiet_libraries
+from fuseq.model import weight_files
 from fuseq.report.document import Document, EngineRow, GraphRow
 from fuseq.report.engine_rows import EngineText, engine_row
 from fuseq.report.file_layer_rows import file_layer_rows
@@ -197,9 +198,7 @@ def _model_bytes(file: str | None, model: ir.Model | None) -> int | None:
     """Size of the file and of the external data that it names."""
     if file is None or model is None:
         return None
-    stored = (value.const_value for value in model.graph.initializers.values())
-    outside = {Path(tensor.path) for tensor in stored if isinstance(tensor, ir.ExternalTensor)}
-    return sum(path.stat().st_size for path in {Path(file), *outside})
+    return sum(path.stat().st_size for path in {Path(file), *weight_files(model).values()})
 
 
 def _untimed(engine: EngineRow | None) -> list[str]:

@@ -73,10 +73,12 @@ def _read(file: Path) -> Settings | None:
 
 def _parse(file: Path) -> dict[str, Any]:
     try:
+        if not file.is_file():
+            raise OptionError(f"{file}: is not a regular file; make it one or remove it.")
         if file.stat().st_size > _MAX_BYTES:
             raise OptionError(f"{file}: is larger than {_MAX_BYTES} bytes; settings are small.")
         table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"{file}: cannot be read as TOML ({error}).") from error
     return table
 

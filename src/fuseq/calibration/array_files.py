@@ -7,6 +7,7 @@ of an .npz are read as streams, which serves stored and compressed ones alike.
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import zipfile
 import zlib
@@ -21,6 +22,9 @@ import numpy as np
 from fuseq.errors import CalibrationError
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors")
+
+_MAX_HEADER_BYTES = 2**20
+"""Of an .npy file; NumPy itself refuses more than 10,000 after reading them."""
 
 Read: TypeAlias = Callable[[str, int, int], np.ndarray]
 """``read(name, start, stop)``: rows of axis 0, asked for in rising order; a scalar as it is."""
@@ -167,18 +171,25 @@ def _open_safetensors(file: Path) -> ArrayFile:
 def _read_header(stream: IO[bytes], what: str) -> tuple[Header, bool]:
     """Read an .npy header; the second result says that the array is in Fortran order."""
     readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
+        (1, 0): (np.lib.format.read_array_header_1_0, 2),
+        (2, 0): (np.lib.format.read_array_header_2_0, 4),
     }
     try:
         version = np.lib.format.read_magic(stream)
         if version not in readers:
             raise ValueError(f"format version {version}")
-        shape, fortran, dtype = readers[version](stream)
+        reader, size_bytes = readers[version]
+        size = stream.read(size_bytes)
+        length = int.from_bytes(size, "little")
+        if length > _MAX_HEADER_BYTES:  # NumPy would make room for it first
+            raise ValueError(f"a header of {length} bytes")
+        shape, fortran, dtype = reader(io.BytesIO(size + stream.read(length)))
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise CalibrationError(
             f"{what}: not a NumPy array file ({error}); write it with numpy.save or numpy.savez."
         ) from error
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise CalibrationError(f"{what}: its header says the shape {shape}; write it again.")
     if dtype.hasobject:
         raise CalibrationError(
             f"{what}: holds Python objects (a pickle), which can execute code when they are read; "

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _SIXTEEN_BITS = ("I", "F")
+_ROWS = 64
+_MOST_PIXELS = 2**27
+"""Of an image resized to cover the crop: 0.4 GB in RGB."""
 
 
 def read_image(file: Path, preset: ImagePreset, size: tuple[int, int]) -> np.ndarray:
@@ -34,6 +37,10 @@ def read_image(file: Path, preset: ImagePreset, size: tuple[int, int]) -> np.nda
     """
     from PIL import Image, ImageOps  # noqa: PLC0415
 
+    if not file.is_file():
+        raise CalibrationError(
+            f"{file}: not a regular file, or a link that leads nowhere; remove or replace it."
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -49,10 +56,24 @@ def read_image(file: Path, preset: ImagePreset, size: tuple[int, int]) -> np.nda
         raise CalibrationError(
             f"{file}: not a readable image ({error}); remove or replace it."
         ) from error
+    _check_sides(file, upright.size, preset, size)
     mode = "L" if preset.channels == "L" else "RGB"
     fitted = _fitted(_converted(upright, mode), preset, size)
     pixels = np.asarray(fitted, dtype=np.uint8).reshape(*size, -1)
     return pixels[..., ::-1] if preset.channels == "BGR" else pixels
+
+
+def _check_sides(
+    file: Path, sides: tuple[int, int], preset: ImagePreset, size: tuple[int, int]
+) -> None:
+    """Refuse an image so long that the resized one, whose short side covers the crop, were huge."""
+    ratio = max(sides) / min(sides)
+    pixels = ratio * (max(size) / preset.crop_ratio) ** 2
+    if preset.fit not in ("stretch", "letterbox") and pixels > _MOST_PIXELS:
+        raise CalibrationError(
+            f"{file}: {sides[0]} by {sides[1]} pixels are too long a strip to be cropped; remove it, "
+            "or choose a preset that letterboxes."
+        )
 
 
 def normalized(pixels: np.ndarray, preset: ImagePreset) -> np.ndarray:
@@ -68,10 +89,18 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
     from PIL import Image  # noqa: PLC0415
 
     if image.mode.startswith(_SIXTEEN_BITS):
-        levels = np.asarray(image, dtype=np.float64)
-        scale = 255 / 65535 if image.mode.startswith("I") else 1.0
-        image = Image.fromarray(np.clip(levels * scale, 0, 255).astype(np.uint8))
+        image = Image.fromarray(_eight_bits(np.asarray(image), image.mode.startswith("I")))
     return image.convert(mode)
+
+
+def _eight_bits(levels: np.ndarray, is_integer: bool) -> np.ndarray:
+    """Levels of 16 bits, or floats of 0 to 255, in uint8; a block of rows at a time, to save memory."""
+    scale = 255 / 65535 if is_integer else 1.0
+    found = np.empty(levels.shape, np.uint8)
+    for start in range(0, len(levels), _ROWS):
+        block = levels[start : start + _ROWS].astype(np.float64)
+        found[start : start + _ROWS] = np.clip(block * scale, 0, 255)
+    return found
 
 
 def _fitted(image: Image.Image, preset: ImagePreset, size: tuple[int, int]) -> Image.Image:

@@ -118,7 +118,7 @@ def _entries(file: Path, text: str) -> list[dict[str, Any]]:
     damaged = f"{file}: damaged scale file"
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CalibrationError(f"{damaged} ({error}); calibrate again.") from error
     if not isinstance(data, dict) or data.get("version") != SCALES_VERSION:
         raise CalibrationError(

@@ -107,6 +107,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe went away; the interpreter must not complain when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # of the machine: no room for temporary files, too many open ones
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"error: {where}{error.strerror or error}; free some room, or mend the place.")
+        return 2
     except MemoryError:
         _say("error: out of memory; use a smaller --batch or model.")
         return 2

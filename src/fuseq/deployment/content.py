@@ -17,6 +17,7 @@ import fuseq
 from fuseq.calibration.batches import Source
 from fuseq.calibration.functions import function_named
 from fuseq.deployment.folder import hash_file
+from fuseq.model import weight_files
 
 _PACKAGES = (
     "numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "tensorrt-rtx-cu13-libs", "pillow",
@@ -43,12 +44,7 @@ def model_content(path: Path, model: ir.Model) -> list[str]:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file())
         return [text for file in files for text in (file.name, hash_file(file))]
-    data = {
-        Path(value.const_value.path).resolve()
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
+    data = {file.resolve() for file in weight_files(model).values()}
     return [hash_file(path), *(hash_file(file) for file in sorted(data))]
 
 

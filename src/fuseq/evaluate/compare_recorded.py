@@ -95,7 +95,7 @@ def _trtexec_outputs(file: Path) -> dict[str, np.ndarray]:
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         arrays = {str(entry["name"]): _array(entry) for entry in entries}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ModelError(
             f"{file}: not what `trtexec --exportOutput` writes ({error!r}); write it again."
         ) from error

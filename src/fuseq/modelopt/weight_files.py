@@ -37,7 +37,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file}: missing or larger than {_MAX_JSON_BYTES} bytes.")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file}: not JSON ({error}); copy the folder again.") from error
     if not isinstance(data, dict):
         raise ModelError(f"{file}: holds a {type(data).__name__}, not an object.")

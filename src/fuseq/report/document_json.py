@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
+import sys
 import types
 import typing
 from pathlib import Path
@@ -102,7 +102,7 @@ def read(kind: Any, data: Any, where: str) -> Any:
         if data not in arguments or isinstance(data, bool):
             raise _wrong(where, data, f"one of {', '.join(map(str, arguments))}")
         return data
-    if kind is float and type(data) in (int, float) and math.isfinite(data):
+    if kind is float and type(data) in (int, float) and abs(data) <= sys.float_info.max:
         return float(data)
     if type(data) is not kind:
         raise _wrong(where, data, kind.__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -10,10 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnx_ir as ir
-
 from fuseq.errors import ModelError, OptionError
-from fuseq.model import load
+from fuseq.model import load, weight_files
 from fuseq.serving.model_io import ModelIo, model_io
 from fuseq.serving.triton_config import FILE_NAMES, Batching, ServedModel, config_text
 from fuseq.targets.engine_files import engine_kind
@@ -115,8 +114,8 @@ def write_repository(
     )
     folder = Path(repository) / served.name
     text = config_text(served)
-    externals = () if kind else _external_files(model, source)
-    _write(folder, text, {FILE_NAMES[served.backend]: source, **dict(externals)})
+    externals = {} if kind else weight_files(model)
+    _write(folder, text, {FILE_NAMES[served.backend]: source, **externals})
     notes = () if io.batched else (f"requests are not batched: {io.reason}",)
     return TritonModel(folder, served, notes)
 
@@ -163,22 +162,12 @@ def _one_batch(option: str, shapes: Mapping[str, tuple[int, ...]], default: int)
     return batches[0] if batches else default
 
 
-def _external_files(model: ir.Model, source: Path) -> tuple[tuple[str, Path], ...]:
-    """Files of weights beside the model, by their path from it; ``load`` checked where they lie."""
-    found = {}
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                location = os.fspath(value.const_value.location)
-                found[location] = source.parent / location
-    return tuple(found.items())
-
-
 def _write(folder: Path, config: str, files: Mapping[str, Path]) -> None:
     if folder.exists():
         raise OptionError(
             f"{folder}: is in the repository already; remove it, or choose another --name."
         )
+    made = [place for place in (folder.parent, *folder.parent.parents) if not place.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fuseq-") as name:
@@ -190,6 +179,9 @@ def _write(folder: Path, config: str, files: Mapping[str, Path]) -> None:
             (beside / "config.pbtxt").write_text(config, encoding="ascii")
             beside.rename(folder)
     except OSError as error:
+        for place in made:
+            with contextlib.suppress(OSError):
+                place.rmdir()
         raise ModelError(
             f"{folder}: cannot be written ({error.strerror or error}); choose another place or "
             "free some room. Nothing was written."

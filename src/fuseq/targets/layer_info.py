@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +34,8 @@ from fuseq.targets.layer_kinds import (
 )
 
 _LIMIT_BYTES = 64 * 2**20
+_LARGEST = 1e30
+"""A number of a layer list beyond it is damage; it also keeps sums finite."""
 _LIMIT_ELEMENTS = 2**48
 _ONNX_LAYER = re.compile(r"\[ONNX Layer: ([^\]\x1e\x1f]*)\]")
 _REFORMATTING = re.compile(r"^Reformatting CopyNode for (?:Input|Output) Tensor \d+ to ")
@@ -262,8 +263,10 @@ def read_json(file: Path) -> object:
     """Parse one of trtexec's files.
 
     Raises:
-        TargetError: Missing, larger than 64 MiB, or not JSON.
+        TargetError: Missing, no regular file, larger than 64 MiB, or not JSON.
     """
+    if file.exists() and not file.is_file():
+        raise TargetError(f"{file}: is not a regular file; give a file that trtexec wrote.")
     try:
         size = file.stat().st_size
         if size > _LIMIT_BYTES:
@@ -307,8 +310,8 @@ def record_number(fields: Record, key: str, where: str) -> float:
     value = fields.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TargetError(f"{where}: {key!r} is {_kind(value)}; a number is needed.")
-    if not math.isfinite(value) or value < 0:
-        raise TargetError(f"{where}: {key!r} is {value}; a time is a finite number, 0 or more.")
+    if not 0 <= value <= _LARGEST:
+        raise TargetError(f"{where}: {key!r} is no number from 0 to {_LARGEST:g}.")
     return float(value)
 
 

@@ -31,6 +31,8 @@ Module = TypeVar("Module", bound=nn.Module)
 CHECKPOINT_VERSION = 1
 _WEIGHTS, _PLAN, _STATE = "model.safetensors", "fuseq_plan.json", "fuseq.safetensors"
 _HEADER = "fuseq_checkpoint"
+_LARGEST = 3.4e38
+"""Of float32, as which ranges are found."""
 
 
 def save(prepared: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -84,15 +86,7 @@ def load(model: Module, folder: str | os.PathLike[str], example_inputs: Any) -> 
     place = Path(folder)
     plan = Plan.load(place / _PLAN)
     header, kept = _read_state(place / _STATE)
-    _load_weights(model, place / _WEIGHTS)
-    options = _options(header, place / _STATE)
-    prepare(model, example_inputs, options=options, plan=plan, inplace=True)
-    found = prepared_of(model)
-    found.given_plan = bool(header["given_plan"])
-    found.job = dataclasses.replace(found.job, magnitudes=header["magnitudes"])
-    places = {name: (int(start), int(count)) for name, (start, count) in header["places"].items()}
-    if kept.ndim != 1 or any(start + count > kept.numel() for start, count in places.values()):
-        raise ModelError(f"{place / _STATE}: scales do not fit their list; save the module again.")
+    places = _places(header, kept, place / _STATE)
     missing = [
         entry.group
         for entry in plan.tensors
@@ -103,6 +97,12 @@ def load(model: Module, folder: str | os.PathLike[str], example_inputs: Any) -> 
             f"{place / _STATE}: no scale for {missing[0]!r} of {_PLAN}; the files were not written "
             "together."
         )
+    options = _options(header, place / _STATE)
+    _load_weights(model, place / _WEIGHTS)
+    prepare(model, example_inputs, options=options, plan=plan, inplace=True)
+    found = prepared_of(model)
+    found.given_plan = bool(header["given_plan"])
+    found.job = dataclasses.replace(found.job, magnitudes=header["magnitudes"])
     keep_values(found, places, kept, header["zero_points"], learned=bool(header["learned"]))
     found.state.batch_norm_frozen = bool(header["batch_norm_frozen"])
     return model
@@ -135,7 +135,7 @@ def _read_state(file: Path) -> tuple[dict[str, Any], torch.Tensor]:
         raise ModelError(f"{file}: not safetensors ({error}); save the module again.") from error
     try:
         header = json.loads(text or "null")
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file}: its header is damaged ({error}).") from error
     if not isinstance(header, dict) or header.get("version") != CHECKPOINT_VERSION:
         raise ModelError(f"{file}: no checkpoint of version {CHECKPOINT_VERSION}; save it again.")
@@ -147,14 +147,36 @@ def _read_state(file: Path) -> tuple[dict[str, Any], torch.Tensor]:
     return {**header, **flags}, kept
 
 
+def _places(header: dict[str, Any], kept: torch.Tensor, file: Path) -> dict[str, tuple[int, int]]:
+    """Start and length of each group's scales; all numbers of the header are of their kind."""
+    places = {}
+    for name, place in header["places"].items():
+        fits = isinstance(place, list) and [type(number) for number in place] == [int, int]
+        if not fits or min(place) < 0 or kept.ndim != 1 or sum(place) > kept.numel():
+            raise ModelError(
+                f"{file}: the scales of {name!r} do not fit their list; save the module again."
+            )
+        places[name] = (place[0], place[1])
+    if not kept.is_floating_point() or not torch.isfinite(kept).all():
+        raise ModelError(f"{file}: a scale is no finite number; save the module again.")
+    for key, kinds in (("zero_points", (int,)), ("magnitudes", (int, float))):
+        for name, number in header[key].items():
+            if type(number) not in kinds or not abs(number) <= _LARGEST:
+                raise ModelError(
+                    f"{file}: {key} of {name!r} is no usable number; save the module again."
+                )
+    return places
+
+
 def _options(header: dict[str, Any], file: Path) -> QuantizeOptions:
     given = dict(header["options"])
-    for key in ("exclude", "include"):
-        given[key] = tuple(given.get(key) or ())
-    given["shapes"] = {name: tuple(shape) for name, shape in (given.get("shapes") or {}).items()}
     try:
+        for key in ("exclude", "include"):
+            given[key] = tuple(given.get(key) or ())
+        shapes = dict(given.get("shapes") or {})
+        given["shapes"] = {name: tuple(shape) for name, shape in shapes.items()}
         return QuantizeOptions(**given)
-    except (TypeError, OptionError) as error:
+    except (TypeError, ValueError, OptionError) as error:
         raise ModelError(f"{file}: its options cannot be used ({error}).") from error
 
 
