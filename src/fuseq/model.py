@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from fuseq.arrays_of_file import hold_arrays
 from fuseq.errors import ModelError, OptionError
 from fuseq.targets.base import ShapeProfile
 
@@ -66,6 +67,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     _check_external_data(model, file)
     _check_sizes(model, file)
     _hold_small_weights(model)
+    hold_arrays(model)
     _open_unknown_dims(model)
     return model
 
