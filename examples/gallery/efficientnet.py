@@ -55,12 +55,18 @@ def main() -> int:
         net = network(name)
         model = model_of(name, net, options.out, judged=208)
         rows = rows_of(model, options.out, print)
+        write(model, rows, options.out)  # training takes minutes
         float_us = next((row.float_us for row in rows if row.target == RTX), None)
         rows += trained_rows(model, net, options.out, options.steps, float_us)
-        (options.out / f"{name}.json").write_text(json.dumps(as_json(rows), indent=1))
-        (options.out / f"{name}.md").write_text(markdown(model, rows))
+        write(model, rows, options.out)
         print(markdown(model, rows))
     return 0
+
+
+def write(model: Model, rows: list[Row], out: Path) -> None:
+    """The table as Markdown and JSON."""
+    (out / f"{model.name}.json").write_text(json.dumps(as_json(rows), indent=1))
+    (out / f"{model.name}.md").write_text(markdown(model, rows))
 
 
 def network(name: str) -> torch.nn.Module:
