@@ -16,6 +16,8 @@ from fuseq.checks.finding import Finding
 from fuseq.checks.mending import MendResult, mend_model
 from fuseq.checks.rule import Rule
 from fuseq.checks.running import CheckOptions
+from fuseq.targets.base import Engine, ShapeProfile
+from fuseq.targets.tensorrt.target import TensorRtSimulated
 from tests.checks import examples
 from tests.checks.examples import EXAMPLES, SAME, TRT, W, conv
 from tests.graphs import from_text, named, normal
@@ -245,6 +247,22 @@ def test_a_float_input_of_a_concat_gets_the_scale_behind_it(tmp_path: Path) -> N
     scales = [value.producer().inputs[1].const_value.numpy() for value in concat.inputs]  # type: ignore[union-attr]
     assert behind.inputs[1].const_value.numpy() in scales  # type: ignore[union-attr]
     assert all(value.producer().op_type == "DequantizeLinear" for value in concat.inputs)  # type: ignore[union-attr]
+
+
+def test_the_float_engine_is_compiled_once_for_all_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+    real = TensorRtSimulated.compile
+
+    def counted(self: TensorRtSimulated, model: ir.Model, profile: ShapeProfile) -> Engine:
+        compiled.append(any(node.op_type == "QuantizeLinear" for node in model.graph))
+        return real(self, model, profile)
+
+    monkeypatch.setattr(TensorRtSimulated, "compile", counted)
+    result = mend(examples.concat("b0"), tmp_path, "FQ104", compiles=True)
+    assert len(result.mended) == 1
+    assert compiled == [True, False, True]  # the file, its float twin, the mended file
 
 
 # The guards.

@@ -85,3 +85,34 @@ def _to_constant(graph: ir.Graph, node: ir.Node) -> bool:
     graph.register_initializer(value)
     out.replace_all_uses_with(value)
     return not out.is_graph_output()
+
+
+def shape_of_graph(twin: ir.Model) -> str:
+    """Everything of a float graph that decides its kernels: nodes, attributes, types, shapes, small constants.
+
+    Values of weights and names of tensors do not count, so that twins of a file before and after a fix of
+    its Q/DQ are known to be one.
+    """
+    lines = [f"{twin.opset_imports}", *map(_tensor_text, twin.graph.inputs)]
+    for node in twin.graph:
+        attributes = sorted(f"{name}={value.value}" for name, value in node.attributes.items())
+        inputs = [_tensor_text(value) for value in node.inputs]
+        outputs = [f"{value.dtype} {value.shape}" for value in node.outputs]
+        lines.append(f"{node.name} {node.domain}.{node.op_type} {attributes} {inputs} {outputs}")
+    lines += [_tensor_text(value) for value in twin.graph.outputs]
+    return "\n".join(lines)
+
+
+def _tensor_text(value: ir.Value | None) -> str:
+    if value is None:
+        return "-"
+    maker, tensor = value.producer(), constant(value)
+    if maker is not None:
+        return f"{maker.name}:{value.index()}"
+    if tensor is None:
+        return f"{value.name} {value.dtype} {value.shape}"
+    small = tensor.numpy().tolist() if tensor.size <= _SMALL else ""
+    return f"{tensor.dtype} {tensor.shape} {small}"
+
+
+_SMALL = 64

@@ -20,7 +20,7 @@ from fuseq.checks.finding import Finding
 from fuseq.checks.mends import WHOLE_FILE
 from fuseq.checks.opening import MAX_INFERRED_NODES, open_model
 from fuseq.checks.rule import Rule
-from fuseq.checks.running import CheckOptions, CheckResult, check_opened
+from fuseq.checks.running import CheckOptions, CheckResult, FloatEngines, check_opened
 from fuseq.library_logs import quiet_libraries
 from fuseq.passes.names import fix_names
 from fuseq.passes.shapes import infer_shapes
@@ -87,8 +87,9 @@ def mend_model(path: str | Path, options: CheckOptions, *, unsafe: bool = False)
     with quiet_libraries():
         model = open_model(path)
         check_size(model, Path(path).name)
-        before = check_opened(model, path, options)
-        rounds = _Rounds(model, before, path, options, unsafe)
+        floats: FloatEngines = {}
+        before = check_opened(model, path, options, floats)
+        rounds = _Rounds(model, before, path, options, unsafe, floats)
         while rounds.once():
             pass
     lines = _lines(open_model(path)), _lines(rounds.model)
@@ -109,6 +110,7 @@ class _Rounds:
     path: str | Path
     options: CheckOptions
     unsafe: bool
+    floats: FloatEngines
     mended: list[Mended] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     tried: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
@@ -126,7 +128,7 @@ class _Rounds:
         if not done:
             return True
         _tidy(attempt)
-        state = check_opened(attempt, self.path, self.options)
+        state = check_opened(attempt, self.path, self.options, self.floats)
         why = _worse(self.state, state, done[0].finding.code.startswith(_PLACEMENT))
         if why:
             codes = ", ".join(dict.fromkeys(each.finding.code for each in done))

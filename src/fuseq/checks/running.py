@@ -14,7 +14,7 @@ from fuseq.checks.all_rules import RULES
 from fuseq.checks.context import Context
 from fuseq.checks.coverage import Coverage, coverage_of
 from fuseq.checks.finding import Finding
-from fuseq.checks.float_twin import float_twin
+from fuseq.checks.float_twin import float_twin, shape_of_graph
 from fuseq.checks.opening import open_model
 from fuseq.checks.reading import quantized_formats
 from fuseq.checks.rule import Rule
@@ -118,10 +118,23 @@ def check_model(path: str | os.PathLike[str], options: CheckOptions | None = Non
         return check_opened(open_model(path), path, options or CheckOptions())
 
 
+FloatEngines = dict[tuple[str, str], tuple[Engine | None, str]]
+"""What became of float graphs, by target and :func:`shape_of_graph`: an engine, or why there is none."""
+
+
 def check_opened(
-    model: ir.Model, path: str | os.PathLike[str], options: CheckOptions
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    options: CheckOptions,
+    floats: FloatEngines | None = None,
 ) -> CheckResult:
     """Check a model that :func:`fuseq.checks.opening.open_model` opened; it is only read.
+
+    Args:
+        model: The opened model.
+        path: Where it came from.
+        options: What the user decided.
+        floats: Float engines of checks before with the same options; new ones are added.
 
     Raises:
         OptionError: A target, GPU or shape is not allowed.
@@ -130,7 +143,7 @@ def check_opened(
     rules = chosen_rules(options.select, options.ignore)
     findings: list[Finding] = []
     rows: list[TargetResult] = []
-    twins = _Twins(model)
+    twins = _Twins(model, floats if floats is not None else {})
     for target in targets:
         context, row = _context(Path(path).name, model, target, options, twins)
         rows.append(row)
@@ -184,6 +197,7 @@ class _Twins:
     """Float twins of one model by precision, made when first asked for."""
 
     model: ir.Model
+    engines: FloatEngines
     made: dict[str, ir.Model | None] = dataclasses.field(default_factory=dict)
 
     def of(self, precision: str) -> ir.Model | None:
@@ -230,10 +244,13 @@ def _float_engine(
     twin = twins.of(target.precision)
     if twin is None:
         return None, "not compared with float: a scale cannot be read"
-    try:
-        return target.compile(twin, profile), ""
-    except TargetError as error:
-        return None, f"not compared with float: without Q/DQ {error}"
+    key = (target.name, shape_of_graph(twin))
+    if key not in twins.engines:
+        try:
+            twins.engines[key] = target.compile(twin, profile), ""
+        except TargetError as error:
+            twins.engines[key] = None, f"not compared with float: without Q/DQ {error}"
+    return twins.engines[key]
 
 
 def _not_compiled(model: ir.Model, target: Target, options: CheckOptions) -> str:
