@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint docs bench env demo-env clean
+.PHONY: demo test hostile lint docs bench env demo-env clean
 
 # Two real networks become INT8 and FP8 engines; files go to demo-out/.
 demo: demo-env
@@ -13,6 +13,10 @@ demo: demo-env
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# 50,000 damaged files and odd options, for a night; `make test` runs 2,000 of them.
+hostile: env
+	FUSEQ_HOSTILE_CASES=50000 $(BIN)/python -m pytest -n auto tests/hostile
 
 lint: env
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """Thousands of damaged files and options: a documented error or a result, nothing else.
 
 Each case runs the command line in this process: its exit code is 0, 1 or 2, no other exception
-leaves it, it ends within ten seconds, and nothing is written outside the output folder. `make test`
-runs 2,000 cases; FUSEQ_HOSTILE_CASES=50000 runs more.
+leaves it, it ends within ten seconds of processor time, and nothing is written outside the output folder. `make test`
+runs 2,000 cases, `make hostile` 50,000 (FUSEQ_HOSTILE_CASES says how many).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     found["calib.npz"] = array.getvalue()
     found["layers.json"] = LAYERS
     found["profile.json"] = PROFILE
+    found["times.json"] = TIMES
+    assert run(["report", str(folder / "conv.q.onnx"), "--target", TARGET, "--json",
+                str(folder / "report.json"), "-o", str(folder / "page.html")]) == 0  # fmt: skip
+    found["report.json"] = (folder / "report.json").read_bytes()
     return found
 
 
@@ -63,6 +67,9 @@ LAYERS = b"""{"Layers": [
   "Format/Datatype": "INT8"}]}], "Bindings": ["x", "z"]}"""
 PROFILE = b"""[{"count": 10}, {"name": "conv1 + relu", "timeMs": 1.0, "averageMs": 0.1,
  "percentage": 60.0}, {"name": "q", "timeMs": 0.5, "averageMs": 0.05, "percentage": 40.0}]"""
+
+TIMES = b"""[{"startInMs": 1, "endInMs": 2, "startComputeMs": 1.1, "endComputeMs": 1.8, "startOutMs": 1.8,
+ "endOutMs": 2, "inMs": 0.1, "computeMs": 0.7, "outMs": 0.2, "latencyMs": 1, "enqueueMs": 0.1}]"""
 
 
 def input_of(model: ir.Model) -> tuple[str, tuple[int, ...]]:
@@ -96,6 +103,11 @@ KINDS: dict[str, tuple[str, Damage, list[str], float]] = {
         ["quantize", "{conv.onnx}", "-o", "{out}", "--target", TARGET, "--calib", "{file}"], 0.05,
     ),
     "layer list": ("layers.json", damaged_json, ["check", "--layer-info", "{file}"], 0.1),
+    "document": ("report.json", damaged_json, ["report", "{file}", "-o", "{page}"], 0.05),
+    "times": (
+        "times.json", damaged_json,
+        ["profile", "{layers.json}", "--profile", "{profile.json}", "--times", "{file}"], 0.03,
+    ),
     "profile": (
         "profile.json", damaged_json,
         ["check", "--layer-info", "{layers.json}", "--profile", "{file}"], 0.05,
@@ -136,10 +148,11 @@ def test_a_damaged_file_ends_in_a_result_or_one_sentence(
         file = box / f"damaged{Path(name).suffix}"
         file.write_bytes(damage(chance, originals[name]))
         before = files_under(tmp_path)
-        words = {**places, "{file}": file, "{out}": out / f"{seed}.onnx"}
-        began = time.monotonic()
+        words = {**places, "{file}": file, "{out}": out / f"{seed}.onnx",
+                 "{page}": out / f"{seed}.html"}  # fmt: skip
+        began = time.process_time()
         code = run([str(words.get(word, word)) for word in command])
-        elapsed_s = time.monotonic() - began
+        elapsed_s = time.process_time() - began
         said = capfd.readouterr()
         assert code in (0, 1, 2), (kind, seed)
         assert elapsed_s < LIMIT_S, (kind, seed, elapsed_s)
@@ -154,39 +167,3 @@ def test_a_damaged_file_ends_in_a_result_or_one_sentence(
         new = files_under(tmp_path) - before
         assert all(path.is_relative_to(out) for path in new), (kind, seed, new)
         assert not (code == 2 and new), (kind, seed, new)
-
-
-OPTIONS = (
-    "--target", "--format", "--batch", "--shape", "--precision", "--exclude", "--policy", "--method",
-    "--preset", "--limit", "--plan-in", "--calib", "-o", "--gpu",
-)  # fmt: skip
-VALUES = (
-    "", "x", "-1", "0", "999999999999999999", "tensorrt:sm1", "int8,fp8", "x:1,2", "x:", ":", "nan",
-    "/", "..", "/dev/null", "[", "*", "\x1b[31m", "percentile:200", "pays", "fp8", "random",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("start", range(0, max(20, CASES // 10), 20))
-def test_odd_options_end_in_one_sentence(
-    start: int,
-    originals: dict[str, bytes],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)  # odd names of outputs are relative
-    file = tmp_path / "conv.onnx"
-    file.write_bytes(originals["conv.onnx"])
-    for seed in range(start, start + 20):
-        chance = random.Random(seed)
-        words = [chance.choice(("plan", "quantize", "check", "compile", "fix")), str(file)]
-        for _ in range(chance.randrange(1, 4)):
-            words += [chance.choice(OPTIONS), chance.choice(VALUES)]
-        if "--target" not in words:
-            words += ["--target", TARGET]
-        began = time.monotonic()
-        code = run(words)
-        said = capfd.readouterr()
-        assert code in (0, 1, 2), (seed, words)
-        assert time.monotonic() - began < LIMIT_S, (seed, words)
-        assert "Traceback" not in said.err + said.out, (seed, words)

@@ -135,7 +135,8 @@ def _is_entry(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("group"), str)
         and isinstance(entry.get("format"), str)
-        and (entry.get("axis") is None or isinstance(entry.get("axis"), int))
+        and "axis" in entry
+        and (entry["axis"] is None or type(entry["axis"]) is int)
     )
 
 
