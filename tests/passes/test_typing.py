@@ -176,6 +176,21 @@ def test_an_epsilon_that_vanishes_keeps_its_division_in_fp32() -> None:
     np.testing.assert_array_equal(run(model, x=x)[0], np.full((2, 8), 0.5, np.float32))
 
 
+def test_a_bias_that_vanishes_beside_a_normal_output_is_no_reason() -> None:
+    model = from_text(
+        f"""{HEAD} net (float[2, 2] x) => (float[2, 2] y)
+        <float[2, 2] w = {{1.0, 2.0, 3.0, 4.0}}, float[2] b = {{1e-9, 0.5}}> {{
+          r = Relu(x)
+          y = Gemm(r, w, b)
+        }}"""
+    )
+    unknown = model.clone()
+    set_precision(model, "fp16", magnitudes={"r": 1.0, "y": 2.0})
+    assert "Gemm fp16" in _typed(model)
+    set_precision(unknown, "fp16")
+    assert "Gemm fp32" in _typed(unknown)
+
+
 def test_an_epsilon_that_fp16_holds_stays_in_fp16() -> None:
     model = from_text(
         f"""{HEAD} net (float[2, 8] x) => (float[2, 8] y) <float eps = {{1e-5}}> {{

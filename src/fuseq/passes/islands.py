@@ -7,7 +7,13 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from fuseq.passes.float_range import Fault, constant_fault, magnitude_fault, scale_fault
+from fuseq.passes.float_range import (
+    Fault,
+    constant_fault,
+    magnitude_fault,
+    scale_fault,
+    smallest_normal,
+)
 from fuseq.passes.float_slots import Slots, is_float
 from fuseq.passes.integer_floats import integer_regions
 from fuseq.passes.matching import constant, is_op, made_by, scalar, split_constant
@@ -38,6 +44,9 @@ CARRIERS = frozenset(
 
 _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 """Carriers when the other operand is a constant: a variance plus its epsilon."""
+
+_BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization", "InstanceNormalization")
+"""Operators whose third input is added to what they compute."""
 
 _EPSILON_TAKERS = frozenset({"Add", "Max", "Clip"})
 
@@ -100,6 +109,7 @@ def fp32_nodes(
     3. A calibrated value overflows or vanishes: writer and readers.
     4. A constant overflows or vanishes: its reader, and what carries the result on
        (an epsilon of 1e-12 protects a division; both stay FP32, and so does the root between).
+       A bias that vanishes beside a normal output is none (_BIASED).
        A quantization scale that the type cannot hold: the Q or DQ itself.
     5. Sums of squares and running sums, squares that are averaged (RMSNorm written out), and
        angles of Sin and Cos beyond _PERIODIC_LIMIT or of unknown size.
@@ -144,6 +154,8 @@ def _judge_constants(search: Search, node: ir.Node) -> None:
         fault = judge(tensor.numpy(), search.dtype)
         if fault is None or (fault is Fault.OVERFLOWS and _is_bound(node, index)):
             continue
+        if fault is Fault.VANISHES and _is_lost_in_sum(search, node, index):
+            continue
         reason = f"its constant {value.name!r} {fault.value} in {search.dtype.name}"
         if fault is Fault.VANISHES and node.op_type in _EPSILON_TAKERS:
             search.keep_value(node.outputs[0], reason)
@@ -178,6 +190,15 @@ def _judge_angle(search: Search, node: ir.Node) -> None:
         search.keep(maker, reason)
         parts = split_constant(maker) if len(maker.inputs) == 2 else None
         value = parts[0] if parts is not None else maker.inputs[0]
+
+
+def _is_lost_in_sum(search: Search, node: ir.Node, index: int) -> bool:
+    """A bias is rounded by half the smallest subnormal at most, which is within the rounding of an
+    output that reaches the normal values (2**-25 = 2**-14 * 2**-11 in FP16)."""
+    if index != 2 or not is_op(node, *_BIASED):
+        return False
+    amax = search.magnitude(node.outputs[0])
+    return amax is not None and amax >= smallest_normal(search.dtype)
 
 
 def _is_bound(node: ir.Node, index: int) -> bool:
