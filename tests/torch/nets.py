@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from typing import Literal
+
 import torch
 from torch import nn
 from torch.nn import functional
+
+import fuseq.torch
+from fuseq.options import QuantizeOptions
+
+Precision = Literal["fp16", "fp32"]
 
 
 class Residual(nn.Module):
@@ -125,3 +134,53 @@ def images(count: int = 4, batch: int = 2, size: int = 16) -> list[torch.Tensor]
 def tokens(count: int = 4, batch: int = 2, length: int = 16, width: int = 32) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
     return [torch.randn(batch, length, width, generator=generator) for _ in range(count)]
+
+
+def options(
+    format: str = "int8", target: str = "tensorrt:sm80", precision: Precision | None = None
+) -> QuantizeOptions:
+    """Everything the target runs, whether it pays or not."""
+    return QuantizeOptions(format=format, target=target, policy="full", precision=precision)
+
+
+def prepared(
+    kind: str,
+    format: str = "int8",
+    target: str = "tensorrt:sm80",
+    precision: Precision | None = None,
+) -> nn.Module:
+    """A copy of ``conv_net`` or ``encoder``, prepared once for all tests: exporting takes seconds."""
+    return copy.deepcopy(_prepared(kind, format, target, precision))
+
+
+def calibrated(
+    kind: str,
+    format: str = "int8",
+    target: str = "tensorrt:sm80",
+    precision: Precision | None = None,
+    scales: Literal["frozen", "learned"] = "frozen",
+) -> nn.Module:
+    """A copy of a prepared module, calibrated once for all tests."""
+    return copy.deepcopy(_calibrated(kind, format, target, precision, scales))
+
+
+def data_of(kind: str) -> list[torch.Tensor]:
+    return images() if kind == "conv_net" else tokens()
+
+
+@functools.cache
+def _prepared(kind: str, format: str, target: str, precision: Precision | None) -> nn.Module:
+    model = conv_net() if kind == "conv_net" else encoder()
+    return fuseq.torch.prepare(model, data_of(kind)[0], options=options(format, target, precision))
+
+
+@functools.cache
+def _calibrated(
+    kind: str,
+    format: str,
+    target: str,
+    precision: Precision | None,
+    scales: Literal["frozen", "learned"],
+) -> nn.Module:
+    net = prepared(kind, format, target, precision)
+    return fuseq.torch.calibrate(net, data_of(kind), scales=scales)

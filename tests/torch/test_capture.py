@@ -9,11 +9,10 @@ from torch import nn
 
 import fuseq.torch
 from fuseq.errors import CalibrationError, ModelError, OptionError
-from fuseq.options import QuantizeOptions
 from tests.torch import nets
 from tests.torch.onnx_runs import run
 
-OPTIONS = QuantizeOptions(format="int8", target="tensorrt:sm80", policy="full", precision="fp32")
+OPTIONS = nets.options(precision="fp32")
 
 
 class Branching(nn.Module):
@@ -38,6 +37,51 @@ def test_control_flow_is_refused_with_place_and_advice() -> None:
     assert "torch.where or torch.cond" in text and "\n" not in text
 
 
+class Fixed(nn.Module):
+    """Adds a table of two samples: the batch has one size by its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("table", torch.ones(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.table
+
+
+class Bessel(nn.Module):
+    """An operator that ONNX has not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j1(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "sentence"),
+    [
+        (nets.conv_net(), torch.zeros(2, 4, 16, 16), "ConvNet does not run on the example inputs at "),
+        (nets.conv_net(), {"y": torch.zeros(2, 3)}, "got an unexpected keyword argument 'y'"),
+        (Fixed(), torch.zeros(2, 4), "an axis of Fixed cannot be dynamic (Constraints violated"),
+        (Bessel(), torch.zeros(2, 4), "torch.onnx cannot write Bessel (No ONNX function found for "),
+    ],
+)  # fmt: skip
+def test_what_is_no_control_flow_is_not_called_so(
+    model: nn.Module, inputs: object, sentence: str
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        fuseq.torch.prepare(model, inputs, options=OPTIONS)
+    assert sentence in str(caught.value) and "torch.where" not in str(caught.value)
+
+
+def test_wrong_inputs_are_shown() -> None:
+    with pytest.raises(
+        ModelError,
+        match=r"expected input\[2, 4, 16, 16\] to have 3 channels.*found "
+        r"0: float32 \[2, 4, 16, 16\]. Give inputs",
+    ):
+        fuseq.torch.prepare(nets.conv_net(), torch.zeros(2, 4, 16, 16), options=OPTIONS)
+
+
 def test_a_part_is_prepared_alone_inside_the_whole() -> None:
     torch.manual_seed(0)
     model, data = Branching(), nets.tokens()
@@ -51,9 +95,7 @@ def test_a_part_is_prepared_alone_inside_the_whole() -> None:
 
 
 def test_other_dynamic_axes_keep_plan_and_scales() -> None:
-    data = nets.tokens()
-    net = fuseq.torch.prepare(nets.encoder(), data[0], options=OPTIONS)
-    fuseq.torch.calibrate(net, data)
+    net = nets.calibrated("encoder", precision="fp32")
     first = fuseq.torch.export(net, None)
     axes = {"x": {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}}
     second = fuseq.torch.export(net, None, dynamic_shapes=axes)
@@ -68,7 +110,7 @@ def test_other_dynamic_axes_keep_plan_and_scales() -> None:
 
 def test_batches_are_read_as_loaders_give_them() -> None:
     data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], options=OPTIONS)
+    net = nets.prepared("conv_net", precision="fp32")
     found = fuseq.torch.prepared_of(net)
     scales = []
     forms = (data, [(x, torch.zeros(2)) for x in data], [{"x": x, "label": 1} for x in data])
@@ -82,7 +124,7 @@ def test_batches_are_read_as_loaders_give_them() -> None:
 
 def test_calibration_leaves_the_module_as_it_was() -> None:
     data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], options=OPTIONS).train()
+    net = nets.prepared("conv_net", precision="fp32").train()
     net.stem.eval()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     modes = [module.training for module in net.modules()]

@@ -7,7 +7,6 @@ import torch
 
 import fuseq.torch
 from fuseq.errors import OptionError, PlanError
-from fuseq.options import QuantizeOptions
 from tests.torch import nets
 
 
@@ -19,13 +18,10 @@ def operators(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
 @pytest.mark.parametrize(
     ("kind", "format", "exponent"), [("conv_net", "int8", 0), ("encoder", "fp8", 4)]
 )
-def test_one_operator_for_each_point(kind: str, format: str, exponent: int) -> None:
-    data = nets.images() if kind == "conv_net" else nets.tokens()
-    options = QuantizeOptions(
-        format=format, target="tensorrt:sm89", policy="full", precision="fp32"
-    )
-    net = fuseq.torch.prepare(getattr(nets, kind)(), data[0], options=options)
-    fuseq.torch.calibrate(net, data)
+def test_k79_one_operator_for_each_point(kind: str, format: str, exponent: int) -> None:
+    data = nets.data_of(kind)
+    target = "tensorrt:sm89" if format == "fp8" else "tensorrt:sm80"
+    net = nets.calibrated(kind, format, target, "fp32")
     program = fuseq.torch.export_for_torch_tensorrt(net)
     calls = fuseq.torch.prepared_of(net).points.calls.values()
     points = sum(len(call.activations) + (call.weight is not None) for call in calls)
@@ -40,19 +36,14 @@ def test_one_operator_for_each_point(kind: str, format: str, exponent: int) -> N
 
 def test_all_operators_have_converters() -> None:
     registry = pytest.importorskip("torch_tensorrt.dynamo.conversion._ConverterRegistry")
-    data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], target="tensorrt:sm80")
-    fuseq.torch.calibrate(net, data)
+    net = nets.calibrated("conv_net", precision="fp32")
     program = fuseq.torch.export_for_torch_tensorrt(net)
     assert all(registry.DYNAMO_CONVERTERS.get(node) for node in operators(program))
 
 
 def test_what_tensorrt_has_not_is_refused() -> None:
-    data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], target="onnxruntime:cpu")
     with pytest.raises(PlanError, match="has no scales"):
+        fuseq.torch.export_for_torch_tensorrt(nets.prepared("conv_net", precision="fp32"))
+    net = nets.calibrated("conv_net", target="onnxruntime:cpu", precision="fp32")
+    with pytest.raises(OptionError, match="quantizes with zero points"):
         fuseq.torch.export_for_torch_tensorrt(net)
-    fuseq.torch.calibrate(net, data)
-    if fuseq.torch.prepared_of(net).plan.tensors:
-        with pytest.raises(OptionError, match="quantizes with zero points"):
-            fuseq.torch.export_for_torch_tensorrt(net)

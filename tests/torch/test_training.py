@@ -14,25 +14,19 @@ from torch.nn import functional
 
 import fuseq.torch
 from fuseq.errors import OptionError
-from fuseq.options import QuantizeOptions
 from fuseq.quantizing import apply_plan
 from fuseq.torch.state import SCALES
 from tests.torch import nets
 from tests.torch.onnx_runs import run
 
-OPTIONS = QuantizeOptions(format="int8", target="tensorrt:sm80", policy="full")
-
-
-@pytest.fixture(scope="module")
-def calibrated() -> nets.ConvNet:
-    data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], options=OPTIONS)
-    return fuseq.torch.calibrate(net, data)
+OPTIONS = nets.options()
 
 
 @pytest.fixture
-def net(calibrated: nets.ConvNet) -> nets.ConvNet:
-    return copy.deepcopy(calibrated)
+def net() -> nets.ConvNet:
+    found = nets.calibrated("conv_net")
+    assert isinstance(found, nets.ConvNet)
+    return found
 
 
 def test_frozen_batch_norm_trains_on_running_statistics(net: nets.ConvNet) -> None:

@@ -12,27 +12,15 @@ from torch import nn
 
 import fuseq.torch
 from fuseq.errors import CalibrationError, PlanError
-from fuseq.options import QuantizeOptions
 from fuseq.torch.state import SCALES
 from tests.torch import nets
 
-OPTIONS = QuantizeOptions(format="int8", target="tensorrt:sm80", policy="full")
-
-
-def prepared_net(scales: str = "frozen") -> nets.ConvNet:
-    data = nets.images()
-    net = fuseq.torch.prepare(nets.conv_net(), data[0], options=OPTIONS)
-    return fuseq.torch.calibrate(net, data, scales=scales)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def original() -> nets.ConvNet:
-    return prepared_net("learned")
-
 
 @pytest.fixture
-def net(original: nets.ConvNet) -> nets.ConvNet:
-    return copy.deepcopy(original)
+def net() -> nets.ConvNet:
+    found = nets.calibrated("conv_net", scales="learned")
+    assert isinstance(found, nets.ConvNet)
+    return found
 
 
 def test_names_class_and_signature_are_the_float_models(net: nets.ConvNet) -> None:
@@ -63,7 +51,7 @@ def test_a_copy_shares_nothing_with_the_original(net: nets.ConvNet) -> None:
     assert not torch.allclose(copied(x), before)
 
 
-def test_an_average_carries_the_scales(net: nets.ConvNet) -> None:
+def test_k75_an_average_carries_the_scales(net: nets.ConvNet) -> None:
     average = torch.optim.swa_utils.AveragedModel(
         net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
     )
@@ -113,7 +101,7 @@ def test_mixed_precision_and_gradients_reach_everything(net: nets.ConvNet) -> No
 
 
 @pytest.mark.slow
-def test_compiles_into_one_graph(net: nets.ConvNet) -> None:
+def test_k81_compiles_into_one_graph(net: nets.ConvNet) -> None:
     x = nets.images()[0]
     wanted = net(x)
     wanted.square().mean().backward()
@@ -157,13 +145,12 @@ def test_a_pickled_module_still_quantizes(net: nets.ConvNet) -> None:
 def test_unprepared_modules_are_refused_in_a_sentence() -> None:
     with pytest.raises(PlanError, match="ConvNet is not prepared; call fuseq.torch.prepare"):
         fuseq.torch.calibrate(nets.conv_net(), nets.images())
-    data = nets.images()
     with pytest.raises(PlanError, match="has no scales; call fuseq.torch.calibrate"):
-        fuseq.torch.export(fuseq.torch.prepare(nets.conv_net(), data[0], options=OPTIONS), None)
+        fuseq.torch.export(nets.prepared("conv_net"), None)
 
 
 def test_an_empty_loader_is_named_by_a_public_word() -> None:
-    net = fuseq.torch.prepare(nets.conv_net(), nets.images()[0], options=OPTIONS)
+    net = nets.prepared("conv_net")
     with pytest.raises(CalibrationError) as refused:
         fuseq.torch.calibrate(net, [])
     assert str(refused.value) == (

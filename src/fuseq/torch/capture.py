@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import re
-import traceback
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -20,13 +19,11 @@ from fuseq.errors import ModelError
 from fuseq.library_logs import quiet_libraries
 from fuseq.torch.calls import Call, recording
 from fuseq.torch.inputs import Inputs
+from fuseq.torch.refusals import export_refusal, onnx_refusal
 from fuseq.torch.state import SCALES
 
 CALL_KEY = "fuseq.call"
 """Metadata of an ONNX node: number of its call in :attr:`Capture.calls`, ``.``, FX node name."""
-
-_LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parent)
-"""Frames of these folders are not the user's."""
 
 _TAG = "@fuseq:"
 _TAGGED = re.compile(r"@fuseq:(\d+)\.([A-Za-z0-9_]+)")
@@ -77,27 +74,50 @@ def capture(module: nn.Module, inputs: Inputs) -> Capture:
     Raises:
         ModelError: torch.export or torch.onnx.export refused the module: where, and what to do.
     """
-    with _in_eval(module), recording(module) as recorder:
-        try:
-            program = torch.export.export(
-                module, inputs.args, dict(inputs.kwargs),
-                dynamic_shapes=inputs.dynamic_shapes, strict=False,
-            )  # fmt: skip
-        except Exception as error:  # torch raises many unrelated types here
-            raise ModelError(_refusal(module, error)) from error
-    calls = tuple(recorder.calls)
-    _tag(program.graph, calls)
+    with _without_garbage_collection(), _in_eval(module):
+        with recording(module) as recorder:
+            program = _exported(module, inputs)
+        calls = tuple(recorder.calls)
+        _tag(program.graph, calls)
+        model = _as_onnx(module, program)
+    call_of_value = _read_tags(model)
+    return Capture(program, calls, model, call_of_value, contents_of(module))
+
+
+def _exported(module: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(
+            module, inputs.args, dict(inputs.kwargs),
+            dynamic_shapes=inputs.dynamic_shapes, strict=False,
+        )  # fmt: skip
+    except Exception as error:  # torch raises many unrelated types here
+        raise ModelError(export_refusal(module, inputs, error)) from error
+
+
+def _as_onnx(module: nn.Module, program: torch.export.ExportedProgram) -> ir.Model:
     try:
         with warnings.catch_warnings(), quiet_libraries():
             warnings.simplefilter("ignore")
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # as above
-        raise ModelError(_refusal(module, error)) from error
+        raise ModelError(onnx_refusal(module, error)) from error
     if exported is None:
         raise ModelError(f"torch.onnx.export of {type(module).__name__} gave nothing.")
-    model = exported.model
-    call_of_value = _read_tags(model)
-    return Capture(program, calls, model, call_of_value, contents_of(module))
+    model: ir.Model = exported.model
+    return model
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Exporting makes millions of objects, all of which live: looking through them again and again is a
+    sixth of its time (EfficientNet-B0: 10.6 CPU seconds with, 9.0 without)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def contents_of(module: nn.Module) -> tuple[int, ...]:
@@ -153,27 +173,3 @@ def _read_tags(model: ir.Model) -> dict[str, tuple[int, str]]:
             props["namespace"] = props["namespace"].replace(f"{tag[0]}: fuseq.Call/", "")
         found.update({value.name: (number, fx_node) for value in node.outputs if value.name})
     return found
-
-
-def _refusal(module: nn.Module, error: Exception) -> str:
-    """Say where in the user's code the export stopped, why, and what to do."""
-    where = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        frames = traceback.extract_tb(cause.__traceback__)
-        own = [frame for frame in frames if not _is_library(frame.filename)]
-        if own:
-            where = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
-        cause = cause.__cause__
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    reason = lines[0][:200] if lines else type(error).__name__
-    return (
-        f"torch.export cannot follow {type(module).__name__}{where} ({reason}). Replace a branch on "
-        "tensor values by torch.where or torch.cond, or prepare only submodules that have none, for "
-        "example model.encoder = fuseq.torch.prepare(model.encoder, inputs)."
-    )
-
-
-def _is_library(filename: str) -> bool:
-    file = Path(filename)
-    return filename.startswith("<") or any(file.is_relative_to(folder) for folder in _LIBRARIES)

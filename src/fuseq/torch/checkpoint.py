@@ -57,6 +57,7 @@ def save(prepared: nn.Module, folder: str | os.PathLike[str]) -> None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ModelError(f"{place}: cannot be made ({error.strerror}); choose another.") from error
+    found.float_job()  # names of the plan are those of an export with these weights
     kept = found.module.get_parameter(SCALES)
     with _without_scales(found.module), whole_file(place / _WEIGHTS) as beside:
         save_model(found.module, str(beside))

@@ -16,7 +16,6 @@ from fuseq.calibration.tensor_scales import constant_scales
 from fuseq.errors import PlanError
 from fuseq.model import save
 from fuseq.quantizing import Quantized, apply_plan, check_output, sign
-from fuseq.torch.carrying import carry_plan
 from fuseq.torch.points import WeightPoint
 from fuseq.torch.prepared import Prepared, prepared_of
 from fuseq.torch.state import State
@@ -55,7 +54,7 @@ def export(
         )
     check_output(found.job.model, path)
     if dynamic_shapes is not None:
-        _reshape(found, dynamic_shapes)
+        found.refresh(dataclasses.replace(found.inputs, dynamic_shapes=dynamic_shapes))
     job, plan = found.float_job(), found.plan
     scales = current_scales(found)
     model, notes = apply_plan(job, plan, scales)
@@ -105,11 +104,3 @@ def _array(state: State, place: str, shape: tuple[int, ...] = ()) -> np.ndarray:
     with torch.no_grad():
         array: np.ndarray = state.scale(place, shape).cpu().numpy()
     return array
-
-
-def _reshape(prepared: Prepared, dynamic_shapes: Any) -> None:
-    """Export with other dynamic axes, and take the plan over to the graph that comes out."""
-    plan, before = prepared.plan, (prepared.job.model, prepared.capture)
-    prepared.refresh(dataclasses.replace(prepared.inputs, dynamic_shapes=dynamic_shapes))
-    carried = carry_plan(plan, *before, prepared.job.model, prepared.capture)
-    prepared.use_plan(carried)

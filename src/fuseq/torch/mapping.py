@@ -8,7 +8,8 @@ node ``n``, is then an argument of that call:
 2. MatMul inside ``scaled_dot_product_attention``: query, key, softmax or value.
 3. Q, K and V layers merged into one product: each layer; a pair on the Split behind it acts on what
    reads the layers.
-4. Anything else: the argument in the same place.
+4. Anything else: the argument in the same place, unless the call became several nodes and the tensor
+   is between two of them.
 What has no such argument is listed with the reason; it is quantized in the export all the same.
 """
 
@@ -43,6 +44,9 @@ _SKIPPED = frozenset(
     {"dropout", "alpha_dropout", "feature_dropout", "clone", "contiguous", "alias"}
 )
 """FX operators that leave no ONNX node in eval mode."""
+
+_MOVERS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""ONNX operators whose output holds the values of their input."""
 
 _ARGUMENTS = {
     "addmm": ("mat1", "mat2"),
@@ -132,11 +136,15 @@ class _Mapping:
         if node is None:
             raise _UnmappedError("it is an output of the model")
         if entry.kind == "bias":
-            raise _UnmappedError("a bias in INT32 differs from float by less than the sums round")
+            raise _UnmappedError(
+                "a bias is rounded to steps of input scale x weight scale in the file only"
+            )
         fmt = format_named(entry.format)
         if entry.kind == "weight":
             for place in self._weights_of(node):
                 self._add_weight(entry, node, place)
+            return
+        if self._is_copied_inside(entry, node):
             return
         for place in self._places(node, use.index):
             factor = self._factor(node, use.index, place)
@@ -172,9 +180,26 @@ class _Mapping:
                 for reader in part.uses()
                 for place in self._places(reader.node, reader.idx)
             ]
+        if self._made_inside(node, index, fx_node):
+            raise _UnmappedError(f"it is inside the call {word} and no argument of it")
         if word == "cat":
             return [Place(fx_node, f"tensors.{index}")]
         return [Place(fx_node, ("input", "other")[index])] if index < 2 else self._no(node, index)
+
+    def _made_inside(self, node: ir.Node, index: int, fx_node: torch.fx.Node) -> bool:
+        """The call became several nodes, and input ``index`` is what one of them gives to another."""
+        value = node.inputs[index]
+        maker = value.producer() if value is not None else None
+        found = self.capture.call_of_node(maker) if maker is not None else None
+        return found is not None and found[1] == fx_node.name
+
+    def _is_copied_inside(self, entry: QuantizedTensor, node: ir.Node) -> bool:
+        """A node that only moves its input is the end of a call, and its output has the same scale:
+        the point is where that output is read."""
+        if node.op_type not in _MOVERS or not self._made_inside(node, 0, self._fx_of(node)):
+            return False
+        moved = node.outputs[0].name
+        return any(each.tensor == moved and each.group == entry.group for each in self.plan.tensors)
 
     @staticmethod
     def _no(node: ir.Node, index: int) -> list[Place]:
@@ -206,11 +231,25 @@ class _Mapping:
         if after is not None and is_op(after, "Add"):
             after = only_reader(after.outputs[0])
         if after is None or not is_op(after, "Split"):
-            return [product]
+            return [self._layer_behind(node) or product]
         found = (self.capture.call_of_value.get(part.name or "") for part in after.outputs)
         layers = [self.fx[each[1]] for each in found if each is not None and each[1] in self.fx]
         linears = [layer for layer in layers if word_of(layer) == "linear"]
         return linears or [product]
+
+    def _layer_behind(self, node: ir.Node) -> torch.fx.Node | None:
+        """The layer whose output ``node`` computes: layers that were merged may be apart again, and
+        then each of their nodes has the call of the first. Values are named after their FX nodes."""
+        value = node.outputs[0]
+        for _ in range(_MAX_STEPS):
+            layer: torch.fx.Node | None = self.fx.get(value.name or "")
+            if layer is not None and word_of(layer) == "linear":
+                return layer
+            reader = only_reader(value)
+            if reader is None or not is_op(reader, "Add", "Reshape"):
+                return None
+            value = reader.outputs[0]
+        return None
 
     def _weights_of(self, node: ir.Node) -> list[Place]:
         fx_node = self._fx_of(node)
@@ -227,7 +266,8 @@ class _Mapping:
         fold = self._fold(place.fx_node, node)
         source = WeightSource(path, fold, axis)
         if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
-            factor = constant_factor(source, self.capture, node.inputs[1])
+            weight = _constant_of(node, word_of(place.fx_node))
+            factor = constant_factor(source, self.capture, weight)
             source = dataclasses.replace(source, factor=factor)
         self.weights[self._key(place)] = WeightPoint(
             entry.tensor, entry.group, format_named(entry.format), entry.axis is not None,
@@ -260,8 +300,18 @@ class _Mapping:
         return 1.0 / scales[0] if scales else 1.0
 
 
+def _constant_of(node: ir.Node, word: str) -> np.ndarray | None:
+    """The exported weight with the axes of the module's: ``[out, in]`` for a linear layer."""
+    value = node.inputs[1]
+    if value is None or value.const_value is None:
+        return None
+    array: np.ndarray = value.const_value.numpy()
+    is_turned = node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)
+    return array.T if word == "linear" and is_turned else array
+
+
 def constant_factor(
-    source: WeightSource, capture: Capture, exported: ir.Value | None
+    source: WeightSource, capture: Capture, exported: np.ndarray | None
 ) -> tuple[float, ...] | None:
     """What the exported weight is times the module's, a channel, beyond a folded BatchNorm.
 
@@ -269,10 +319,10 @@ def constant_factor(
     where there was none, or the layer's weight is not a parameter.
     """
     state = capture.program.state_dict
-    if source.path not in state or exported is None or exported.const_value is None:
+    if source.path not in state or exported is None:
         return None
     own = state[source.path].detach().cpu().double().numpy()
-    theirs = exported.const_value.numpy().astype(np.float64)
+    theirs = exported.astype(np.float64)
     if own.shape != theirs.shape:
         return None
     expected, found = (_channel_amax(array, source.axis) for array in (own, theirs))

@@ -15,9 +15,10 @@ from fuseq.calibration.scales import Scale
 from fuseq.errors import PlanError
 from fuseq.model import input_specs
 from fuseq.options import QuantizeOptions
-from fuseq.placement.plan import Plan, check_fits
+from fuseq.placement.plan import Plan, check_fits, fingerprint
 from fuseq.planning import Job, open_job
 from fuseq.torch.capture import Capture, capture
+from fuseq.torch.carrying import Carried, with_all_biases
 from fuseq.torch.inputs import Inputs
 from fuseq.torch.mapping import points_of
 from fuseq.torch.points import Points
@@ -88,21 +89,35 @@ class Prepared:
         install(self.module, self.points, self.state)
 
     def refresh(self, inputs: Inputs | None = None) -> None:
-        """Export the float graph again, with the weights as they are now.
+        """Export the float graph again, with the weights as they are now, and take the plan over.
+
+        The names of an export depend on its weights (the exporter leaves out a bias of zeros, and
+        numbers what is left) and on its dynamic axes; the plan follows them.
 
         Args:
             inputs: Other example inputs or dynamic axes than before.
 
         Raises:
             ModelError: torch.export refused the module.
+            PlanError: A planned tensor or reader is not in the new graph.
         """
-        self.inputs = inputs or self.inputs
+        inputs = inputs or self.inputs
         uninstall(self.module)
         try:
-            self.capture, fresh = open_prepared(self.module, self.inputs, self.job.options)
-            self.job = dataclasses.replace(fresh, magnitudes=self.job.magnitudes)
+            captured, fresh = open_prepared(self.module, inputs, self.job.options)
         finally:
             install(self.module, self.points, self.state)
+        plan, magnitudes = self.plan, self.job.magnitudes
+        if fingerprint(fresh.model) != fingerprint(self.job.model):
+            names = Carried(self.job.model, self.capture, fresh.model, captured)
+            plan = names.plan(plan)
+            if fresh.target.rules(fresh.options.format).int32_bias:
+                plan = with_all_biases(plan, fresh.model)
+            magnitudes = names.by_value(magnitudes)
+        self.inputs, self.capture = inputs, captured
+        self.job = dataclasses.replace(fresh, magnitudes=magnitudes)
+        if plan is not self.plan:
+            self.use_plan(plan)
 
     def float_job(self) -> Job:
         """The job with the module's weights as they are now; exported again if they changed."""

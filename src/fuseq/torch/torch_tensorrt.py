@@ -87,7 +87,7 @@ def quantize_operator(
     if axis is not None:
         shape[axis] = -1
     amax = (scale * fmt.qmax).reshape(shape if axis is not None else ())
-    exponent_bits = 4 if fmt is FP8 else 0
+    exponent_bits = 4 if fmt == FP8 else 0  # a copied module has copied formats
     result: torch.Tensor = torch.ops.tensorrt.quantize_op(
         x, amax, fmt.bits, exponent_bits, False, False
     )
