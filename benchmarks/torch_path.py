@@ -1,8 +1,9 @@
 """PyTorch path beside ONNX path: one row a model, engines compared kernel by kernel.
 
 For each model: (a) fuseq.torch.prepare, calibrate, export; (b) torch.onnx.export, then fuseq.quantize
-with the same data. Both files are compiled for the target, and their kernels compared by type, dtypes
-and shapes. Outputs are compared before types are set (FP32), the prepared module's included.
+with the same data; (c) the module of (a) after training steps, exported again. The files are compiled
+for the target, and their kernels compared by type, dtypes and shapes. Outputs are compared before types
+are set (FP32), the prepared module's included.
 
     python benchmarks/torch_path.py --models resnet18 --targets tensorrt:sm80 tensorrt-rtx:sm89
 
@@ -29,7 +30,7 @@ import fuseq.torch
 from fuseq.calibration.scales import Scale
 from fuseq.options import QuantizeOptions
 from fuseq.passes.insert_qdq import insert_qdq
-from fuseq.quantizing import quantize
+from fuseq.quantizing import Quantized, quantize
 from fuseq.targets import parse_target
 from fuseq.targets.base import Engine
 
@@ -44,7 +45,8 @@ def main() -> int:
             print(json.dumps(row), flush=True)
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(row["kernels_equal"] for row in rows) else 1
+    equal = ("kernels_equal", "kernels_equal_after_training")
+    return 0 if all(row[key] for row in rows for key in equal) else 1
 
 
 def compare(name: str, target: str, format: str, policy: Any, batches: int) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def compare(name: str, target: str, format: str, policy: Any, batches: int) -> d
     started = time.process_time()
     prepared = fuseq.torch.prepare(model, example, options=options)
     prepare_cpu_s = time.process_time() - started
-    fuseq.torch.calibrate(prepared, data)
+    fuseq.torch.calibrate(prepared, data, scales="learned")
     exported = fuseq.torch.export(prepared, None)
     found = fuseq.torch.prepared_of(prepared)
     compiler = parse_target(target)
@@ -73,12 +75,16 @@ def compare(name: str, target: str, format: str, policy: Any, batches: int) -> d
     file_a = _float_run(found.job.model, exported.plan, dict(exported.scales), feeds[0])
     file_b = _float_run(other.job.model, other.plan, dict(other.scales), feeds[0])
     with torch.no_grad():
-        live = _first(prepared(**data[0]) if isinstance(data[0], dict) else prepared(*data[0]))
-        plain_output = _first(model(**data[0]) if isinstance(data[0], dict) else model(*data[0]))
+        live, plain_output = (
+            _first(module(**data[0]) if isinstance(data[0], dict) else module(*data[0])).numpy()
+            for module in (prepared, model)
+        )
+    trained = compiler.compile(_trained(prepared, data).model, found.job.profile)
     return {
         "model": name, "target": target, "format": format, "policy": policy,
         "kernels": len(ours.kernels), "kernels_onnx": len(theirs.kernels),
         "kernels_equal": kernel_list(ours) == kernel_list(theirs),
+        "kernels_equal_after_training": kernel_list(trained) == kernel_list(ours),
         "alone": len(ours.alone), "predicted_us": round(ours.predicted_us, 1),
         "predicted_us_onnx": round(theirs.predicted_us, 1),
         "quantized_regions": sum(region.quantized for region in exported.plan.regions),
@@ -87,6 +93,19 @@ def compare(name: str, target: str, format: str, policy: Any, batches: int) -> d
         "quantization_changes_by": _relative(file_a, plain_output),
         "prepare_cpu_s": round(prepare_cpu_s, 1), "torch": torch.__version__,
     }  # fmt: skip
+
+
+def _trained(prepared: nn.Module, data: list[Any], steps: int = 3) -> Quantized:
+    """Export after training steps that move weights, scales and BatchNorm statistics."""
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=1e-3)
+    prepared.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        batch = data[step % len(data)]
+        output = prepared(**batch) if isinstance(batch, dict) else prepared(*batch)
+        _first(output).square().mean().backward()
+        optimizer.step()
+    return fuseq.torch.export(prepared.eval(), None)
 
 
 def kernel_list(engine: Engine) -> list[tuple[Any, ...]]:
@@ -133,10 +152,11 @@ def _relative(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))
 
 
-def _first(output: Any) -> np.ndarray:
-    if not isinstance(output, torch.Tensor):
-        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
-    return output.detach().numpy()
+def _first(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output
+    found: torch.Tensor = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    return found
 
 
 def _arrays(item: Any) -> list[np.ndarray]:
