@@ -32,7 +32,7 @@ MODELS = (
 BATCHES = {"yolov8n": 1, "ppocr_detection": 1}
 """Samples in a run; 8 for the others."""
 
-UNKNOWN_SHAPES = ("minilm", "ppocr_detection", "ppocr_recognition")
+UNKNOWN_SHAPES = ("minilm", "yolov8n", "ppocr_detection", "ppocr_recognition")
 """Models on which ONNX Runtime's own shape inference stops: "Incomplete symbolic shape inference"."""
 
 CLOSE = 1.02
