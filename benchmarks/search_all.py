@@ -3,8 +3,9 @@
     python search_all.py ZOO DATA OTHER OUT.json --trials 40 --model resnet50 --target tensorrt-rtx:sm89
 
 Writes OUT.json after every cell, so that it can be stopped and run again; a cell that is there is not
-run again. ``--table`` prints the Markdown table of what is there. Predicted times by fuseq's cost
-model, the same for every tool's file; an other tool's best file is the fastest of all its variants.
+run again. ``--others`` compiles the other tools' files that rows do not have yet, and nothing else;
+``--table`` prints the Markdown table of what is there. Predicted times by fuseq's cost model, the
+same for every tool's file; an other tool's best file is the fastest of all its variants.
 """
 
 # ruff: noqa: PLC0415 - compiling is imported where it is needed: --table needs nothing
@@ -21,13 +22,15 @@ from typing import Any
 
 MODELS = (
     "efficientnet_b0", "efficientnet_lite0", "mobilenetv2", "mobilenetv3", "resnet50", "vit_s16",
-    "convnext_t", "swin_t",
+    "convnext_t", "swin_t", "yolov8n", "ppocr_detection", "occupancy", "clip_text",
 )  # fmt: skip
-TARGETS = tuple(f"tensorrt-rtx:sm{n}" for n in (89, 80, 120, 86))
+TARGETS = (*(f"tensorrt-rtx:sm{n}" for n in (89, 80, 120, 86)), "tensorrt:sm80")
 NO_FP8 = ("sm80", "sm86")
 TOOLS = ("modelopt-onnx", "modelopt-torch", "nncf-onnx", "ort-static")
-CLIP_DATA = {"clip_image": "calib_clip_image.npz", "clip_text": "calib_clip_text.npz",
-             "minilm": "calib_minilm.npz"}  # fmt: skip
+OWN_DATA = ("clip_image", "clip_text", "minilm", "yolov8n", "ppocr_detection", "occupancy")
+SHAPES = {"yolov8n": {"images": (3, 320, 320)}, "ppocr_detection": {"x": (3, 320, 320)},
+          "minilm": {"input_ids": (128,), "attention_mask": (128,)}}  # fmt: skip
+"""Sizes of an input besides the batch, where the file leaves them open."""
 
 
 def main() -> int:
@@ -44,36 +47,52 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--executor", default="processes")
     parser.add_argument("--cache", default=None)
+    parser.add_argument("--others", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     rows = json.loads(given.out.read_text()) if given.out.is_file() else []
-    if given.table:
-        print(table(rows))
-        return 0
-    for target in given.target or TARGETS:
-        for model in given.model or MODELS:
-            for fmt in given.format or ("int8", "fp8"):
-                done = {(row["model"], row["format"], row["target"]) for row in rows}
-                if (model, fmt, target) in done or (fmt == "fp8" and target.endswith(NO_FP8)):
-                    continue
-                rows.append(cell(given, model, fmt, target))
-                beside = given.out.with_suffix(".tmp")
-                beside.write_text(json.dumps(rows, indent=1))
-                os.replace(beside, given.out)
-                print(json.dumps({k: v for k, v in rows[-1].items() if k != "curve"}), flush=True)
+    if given.others:
+        for row in rows:
+            others(given, row)
+            keep(given.out, rows)
+    elif not given.table:
+        search_rows(given, rows)
     print(table(rows))
     return 0
 
 
+def search_rows(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Run the cells that are not there, all models of one target and format before the next."""
+    for target in given.target or TARGETS:
+        for fmt in given.format or ("int8", "fp8"):
+            if fmt == "fp8" and target.endswith(NO_FP8):
+                continue
+            for model in given.model or MODELS:
+                done = {(row["model"], row["format"], row["target"]) for row in rows}
+                if (model, fmt, target) not in done:
+                    rows.append(cell(given, model, fmt, target))
+                    keep(given.out, rows)
+                    shown = {k: v for k, v in rows[-1].items() if k != "curve"}
+                    print(json.dumps(shown), flush=True)
+
+
+def keep(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the rows whole or not at all."""
+    beside = out.with_suffix(".tmp")
+    beside.write_text(json.dumps(rows, indent=1))
+    os.replace(beside, out)
+
+
 def cell(given: argparse.Namespace, model: str, fmt: str, target: str) -> dict[str, Any]:
-    """One search, and the other tools' files compiled for the same target."""
+    """One search."""
     from fuseq.errors import FuseqError
     from fuseq.options import QuantizeOptions
     from fuseq.searching import SearchOptions, search
 
     row: dict[str, Any] = {"model": model, "format": fmt, "target": target, "batch": given.batch}
-    data = given.data / CLIP_DATA.get(model, "calib.npz")
-    options = QuantizeOptions(format=fmt, target=target, batch=given.batch, limit=2)
+    data = given.data / (f"calib_{model}.npz" if model in OWN_DATA else "calib.npz")
+    shapes = {name: (given.batch, *shape) for name, shape in SHAPES.get(model, {}).items()}
+    options = QuantizeOptions(format=fmt, target=target, batch=given.batch, shapes=shapes, limit=2)
     how = SearchOptions(
         seconds=given.budget, trials=None if given.budget else given.trials,
         executor=given.executor, cache=given.cache or str(given.out.parent / ".fuseq-cache"),
@@ -94,25 +113,27 @@ def cell(given: argparse.Namespace, model: str, fmt: str, target: str) -> dict[s
         "clock_s": round(found.seconds, 1),
         "curve": [[round(s, 1), round(v, 2)] for s, v in found.curve],
     }
-    return row | {"other": others(given, model, fmt, target)}
+    return row | {"other": {}}
 
 
-def others(given: argparse.Namespace, model: str, fmt: str, target: str) -> dict[str, float | str]:
-    """Predicted microseconds of each other tool's file, each compiled in a process of its own."""
-    found: dict[str, float | str] = {}
-    for tool in TOOLS:
+def others(given: argparse.Namespace, row: dict[str, Any]) -> None:
+    """Add predicted microseconds of each other tool's file, each compiled in a process of its own."""
+    model, fmt = row["model"], row["format"]
+    data = given.data / f"calib_{model}.npz"
+    for tool in TOOLS if "error" not in row else ():
         for file in sorted((given.other / tool).glob(f"{model}-{fmt}*.onnx")):
+            if (name := f"{tool}/{file.stem}") in row["other"]:
+                continue
             script = Path(__file__).with_name("compile_one.py")
-            command = [sys.executable, str(script), str(file), "--target", target]
+            command = [sys.executable, str(script), str(file), "--target", row["target"]]
             command += ["--batch", str(given.batch)]
+            command += ["--data", str(data)] if model in SHAPES else []
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             try:
                 result = json.loads(done.stdout.splitlines()[-1])
             except (IndexError, json.JSONDecodeError):
                 result = {"error": done.stderr[-300:] or "crashed"}
-            name = f"{tool}/{file.stem}"
-            found[name] = result.get("predicted_us") or str(result.get("error"))[:200]
-    return found
+            row["other"][name] = result.get("predicted_us") or str(result.get("error"))[:200]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -128,7 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         us = row["search_us"]
         ratios["FP16"].append(row["float_us"] / us)
         ratios["rules"].append(row["rules_us"] / us)
-        beside = "| | |"
+        beside = "| - | - |"
         if other is not None:
             ratios["best other"].append(other / us)
             beside = f"| {other:.1f} | {other / us:.2f} |"

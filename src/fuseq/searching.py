@@ -167,8 +167,10 @@ def check_judges(target: Target) -> None:
         raise TargetError(f"search needs the target's compiler: {gap}")
     if not target.predicts:
         raise TargetError(
-            f"search on {target.name} is not supported: its times are measured, and trials side "
-            "by side would disturb each other. Use a tensorrt-rtx or tensorrt target."
+            f"search on {target.name} is not supported: its times are measured, which move by more "
+            "from run to run than most moves gain, and trials side by side would disturb each "
+            f"other. fuseq quantize --target {target.name} times its candidates in turns and keeps "
+            "the fastest; to search, use a tensorrt-rtx or tensorrt target."
         )
 
 

@@ -89,7 +89,7 @@ def _in_memory(model: ir.Model) -> ir.Model | bytes:
     weights = (value.const_value for value in model.graph.initializers.values())
     if sum(tensor.nbytes for tensor in weights if tensor is not None) > _IN_MEMORY_BYTES:
         return model
-    return ir.to_proto(ir.external_data.load_to_model(model)).SerializeToString()
+    return bytes(ir.to_proto(ir.external_data.load_to_model(model)).SerializeToString())
 
 
 def load_data(file: Path) -> list[Batch]:
