@@ -183,6 +183,7 @@ def choose(
     complete: Plan,
     scales_for: Callable[[Plan], Mapping[str, Scale]],
     report: Report = silent,
+    float_engine_of: Callable[[Job], Engine] | None = None,
 ) -> Planned:
     """Compile the float and the planned model; under ``pays`` take out what loses.
 
@@ -191,6 +192,7 @@ def choose(
         complete: The plan to begin with.
         scales_for: Scales by group, for a plan.
         report: Progress.
+        float_engine_of: Gives the float engine, where it is on its way already.
     """
     if not job.judges:
         gap = job.target.missing()
@@ -201,7 +203,7 @@ def choose(
 
         return choose_measured(job, complete, scales_for, job.target, report)
     report("compile", 0, None)
-    float_engine = compile_float(job)
+    float_engine = (float_engine_of or compile_float)(job)
     compiled = 0
 
     def compile_plan(candidate: Plan) -> Trial:

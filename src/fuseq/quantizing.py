@@ -21,6 +21,7 @@ from fuseq.calibration.runner import Collected, collect
 from fuseq.calibration.scales import Scale, Scales
 from fuseq.calibration.sources import open_source
 from fuseq.calibration.tensor_scales import activation_scales, constant_scales
+from fuseq.early_float import EarlyFloat
 from fuseq.errors import OptionError
 from fuseq.formats import format_named
 from fuseq.model import close_files, save
@@ -106,6 +107,7 @@ def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) ->
     """Quantize an opened model with an opened source; as :func:`quantize`, without a file."""
     job = smoothed(job, smoothing_maxima(job, source))
     complete = plan or everything(job)
+    early = EarlyFloat(job)
     found = _measure(job, complete, source, report)
     job = dataclasses.replace(
         job, magnitudes={name: span.amax for name, span in found.magnitudes.items()}
@@ -120,9 +122,11 @@ def quantize_job(job: Job, source: Source, plan: Plan | None, report: Report) ->
         return _all_scales(candidate, weights, found.ranges, job)
 
     if plan is None:
-        planned = told_where_small(job, choose(job, complete, scales_for, report), source)
+        planned = told_where_small(
+            job, choose(job, complete, scales_for, report, early.engine_of), source
+        )
     else:
-        planned = choose(_as_it_is(job), complete, scales_for, report)
+        planned = choose(_as_it_is(job), complete, scales_for, report, early.engine_of)
     notes = (*planned.notes, *found.notes)
     scales = scales_for(planned.plan)
     refined = refined_values(job, planned.plan, scales, source, report)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import onnx_ir as ir
 import pytest
 
@@ -27,3 +29,15 @@ def test_weights_are_held_by_the_model_after_it_was_compiled(refused: bool) -> N
         assert target.compile(model, profile_for(model)).kernels
     assert all(model.graph.initializers[name].const_value is t for name, t in before.items())
     assert ir.to_proto(model).SerializeToString() == message
+
+
+def test_models_compiled_from_two_threads_have_their_own_layers_and_no_warning() -> None:
+    pytest.importorskip("tensorrt_rtx_bindings")
+    target = parse_target("tensorrt-rtx:sm89", None)
+    models = [conv_net() for _ in range(4)]
+    with ThreadPoolExecutor(2) as pool:
+        engines = list(pool.map(lambda model: target.compile(model, profile_for(model)), models))
+    alone = target.compile(models[0], profile_for(models[0]))
+    for engine in engines:
+        assert engine.kernels == alone.kernels
+        assert engine.notes == alone.notes

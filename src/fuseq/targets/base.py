@@ -190,6 +190,16 @@ class MeasuringTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class NativeTarget(Protocol):
+    """A target whose compiler is no Python: it runs on one core, and this process on the others."""
+
+    @property
+    def compiler_library(self) -> str:
+        """What is called, in words."""
+        ...
+
+
 class Target(Protocol):
     """A compiler and a device."""
 
@@ -258,6 +268,7 @@ __all__: Sequence[str] = (
     "Kernel",
     "KernelType",
     "MeasuringTarget",
+    "NativeTarget",
     "Race",
     "ShapeProfile",
     "Target",

@@ -53,6 +53,11 @@ class TensorRtRtx:
         """Every kernel carries the cost model's time."""
         return True
 
+    @property
+    def compiler_library(self) -> str:
+        """It lets the interpreter go on while it compiles; it compiles one model at a time."""
+        return "the TensorRT-RTX builder"
+
     def rules(self, user_format: str) -> FusionRules:
         """What the compiler fuses around Q/DQ of the format.
 

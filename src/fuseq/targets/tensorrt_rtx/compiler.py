@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,9 @@ CAPABILITIES = (75, 80, 86, 89, 120, 121)
 """Compute capabilities that TensorRT-RTX 1.7 builds for (its ``ComputeCapability`` enumeration)."""
 
 _DRIVER_NOISE = re.compile(r"\[checkMacros|Error Code 1: Cuda Runtime")
+
+_ONE_AT_A_TIME = threading.Lock()
+"""The compiler builds one network at a time, and a logger made beside another one is ignored."""
 
 _INLINE_BYTES = 1024
 """Initializers up to this size stay in the protobuf: the parser reads shapes and scalars there."""
@@ -57,6 +61,11 @@ def build(model: ir.Model, profile: ShapeProfile, capability: int) -> Build:
         TargetError: The parser or the builder refused the model; the message has its own words.
     """
     trt = import_compiler()
+    with _ONE_AT_A_TIME:
+        return _build(trt, model, profile, capability)
+
+
+def _build(trt: Any, model: ir.Model, profile: ShapeProfile, capability: int) -> Build:
     started = time.perf_counter()
     logger = _logger(trt)
     builder = trt.Builder(logger)
