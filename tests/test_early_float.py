@@ -51,6 +51,25 @@ def test_a_value_that_overflows_is_compiled_again_with_its_nodes_in_fp32() -> No
     assert not engine.notes
 
 
+def test_a_bias_that_is_lost_beside_its_output_is_compiled_again_in_fp16() -> None:
+    job = _job()
+    conv = next(node for node in job.model.graph if node.op_type == "Conv")
+    weight = conv.inputs[1]
+    assert weight is not None and weight.shape is not None
+    values = np.full(int(weight.shape.numpy()[0]), 1e-9, dtype=np.float32)
+    bias = ir.Value(
+        name="tiny", shape=ir.Shape(values.shape), type=ir.TensorType(ir.DataType.FLOAT),
+        const_value=ir.tensor(values, name="tiny"),
+    )  # fmt: skip
+    job.model.graph.register_initializer(bias)
+    conv.resize_inputs(3)
+    conv.replace_input_with(2, bias)
+    early = EarlyFloat(job)
+    known = dataclasses.replace(job, magnitudes={_output_of_first(job): 1.0})
+    assert _kernels(early.engine_of(job)) != _kernels(compile_float(known))
+    assert _kernels(early.engine_of(known)) == _kernels(compile_float(known))
+
+
 def test_an_angle_that_turned_out_small_is_compiled_again_in_fp16() -> None:
     x = ir.Value(name="x", shape=ir.Shape([4, 64]), type=ir.TensorType(ir.DataType.FLOAT))
     double = ir.node("Add", [x, x], name="double")

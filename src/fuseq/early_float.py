@@ -27,7 +27,7 @@ class EarlyFloat:
         """Begin to compile the float model of ``job``, whose magnitudes are not known yet."""
         self._engine: Future[Engine] | None = None
         if _is_worth_it(job):
-            self._typed, _ = typed_copy(job, job.model)
+            self._typed, self._notes = typed_copy(job, job.model)
             pool = ThreadPoolExecutor(1, thread_name_prefix="fuseq-early-float")
             self._engine = pool.submit(job.target.compile, self._typed, job.profile)
             pool.shutdown(wait=False)
@@ -40,7 +40,7 @@ class EarlyFloat:
         """
         if self._engine is None:
             return compile_float(job)
-        if _nothing_new(job):
+        if not self._notes and not _has_faults(job):
             return self._engine.result()
         typed, _ = typed_copy(job, job.model)
         if _spelled(typed) == _spelled(self._typed):
@@ -57,13 +57,11 @@ def _is_worth_it(job: Job) -> bool:
     return job.judges and isinstance(job.target, NativeTarget) and weights < LARGEST_BYTES
 
 
-def _nothing_new(job: Job) -> bool:
-    """No magnitude overflows or vanishes, and no angle waits for its size: the same stays FP32 as
-    without magnitudes (:mod:`fuseq.passes.islands`, cases 3 and 5)."""
+def _has_faults(job: Job) -> bool:
+    """A magnitude overflows or vanishes. Where none does, magnitudes only take nodes from what stays
+    FP32 (:mod:`fuseq.passes.islands`), which is nothing if typing without them had no notes."""
     dtype = PRECISIONS[job.precision]
-    return all(
-        magnitude_fault(amax, dtype) is None for amax in job.magnitudes.values()
-    ) and not any(node.op_type in ("Sin", "Cos") for node in job.model.graph)
+    return any(magnitude_fault(amax, dtype) is not None for amax in job.magnitudes.values())
 
 
 def _spelled(model: ir.Model) -> list[object]:
