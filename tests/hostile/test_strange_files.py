@@ -12,6 +12,7 @@ import os
 import pickle
 import resource
 import struct
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -155,6 +156,32 @@ def strange(file: Path, kind: str) -> None:
         file.symlink_to(file.name)
     else:
         file.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("os.path:join", "raised TypeError"),
+        ("sys:exit", "raised SystemExit"),
+        ("os:getpid", "'int' object is not iterable"),
+        ("mine:late", "raised ZeroDivisionError: division by zero, mine.py:3"),
+        ("broken:batches", "cannot be imported (SyntaxError"),
+        ("leaving:batches", "cannot be imported (SystemExit"),
+    ],
+)
+def test_functions_that_fail(
+    text: str,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    Path("mine.py").write_text(
+        "def late():\n    yield {'x': __import__('numpy').ones((1, 16, 8, 8), 'f')}\n    1 / 0\n"
+    )
+    Path("broken.py").write_text("def batches(:\n")
+    Path("leaving.py").write_text("raise SystemExit(0)\n")
+    assert told in refused([*QUANTIZE, "--calib", text], capsys)
 
 
 # Images.

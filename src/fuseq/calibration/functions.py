@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from fuseq.calibration.batches import Batch, Source
 from fuseq.calibration.cut import Cut, cut_for, padding_note, pieces
 from fuseq.calibration.fit import as_array, check_names, fit
-from fuseq.errors import CalibrationError
+from fuseq.errors import CalibrationError, FuseqError
 from fuseq.model import InputSpec
 
 
@@ -34,10 +36,10 @@ def function_named(text: str, option: str = "--calib") -> Callable[..., Any]:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # the user's own code runs here
         raise CalibrationError(
-            f"{option} {text}: module {module_name!r} cannot be imported ({error}); run in its "
-            "folder or install what it needs."
+            f"{option} {text}: module {module_name!r} cannot be imported ({_told(error)}); run in its "
+            "folder, install what it needs, or mend it."
         ) from error
     finally:
         if added:
@@ -71,8 +73,28 @@ def object_source(
         )
     batches = _passes(given, description)
     source = Source(description, lambda: iter(()), keep=True)
-    source.make = lambda: _fitted(batches(), specs, limit, source)
+    source.make = lambda: _fitted(_asked(batches, description), specs, limit, source)
     return source
+
+
+def _asked(batches: Callable[[], Iterable[Any]], description: str) -> Iterator[Any]:
+    """Run the user's own code; what it raises is told in one sentence."""
+    try:
+        yield from batches()
+    except FuseqError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CalibrationError(
+            f"{description}: raised {_told(error)}; it must take no argument and yield dicts of input "
+            "name and array."
+        ) from error
+
+
+def _told(error: BaseException) -> str:
+    """Type, first line and place of an error of the user's code."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {lines[0][:200]}, {Path(place.filename).name}:{place.lineno}"
 
 
 def _passes(given: Any, description: str) -> Callable[[], Iterable[Any]]:
