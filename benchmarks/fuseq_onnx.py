@@ -25,7 +25,8 @@ def main() -> int:
     options = arguments.parse_args()
 
     def prepare() -> Job:
-        import onnxruntime  # noqa: F401 - fuseq imports it, and the compiler, where it needs them
+        import onnxruntime  # noqa: F401 - fuseq imports these three where it needs them
+        import onnxscript.optimizer  # noqa: F401
         import tensorrt_rtx_bindings  # noqa: F401
 
         from fuseq import QuantizeOptions, quantize
