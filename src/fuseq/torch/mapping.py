@@ -140,6 +140,8 @@ class _Mapping:
                 "a bias is rounded to steps of input scale x weight scale in the file only"
             )
         fmt = format_named(entry.format)
+        if entry.kind == "weight" and not fmt.symmetric:
+            return  # a number that an Add or Mul takes: it is stored exactly
         if entry.kind == "weight":
             for place in self._weights_of(node):
                 self._add_weight(entry, node, place)
