@@ -181,14 +181,16 @@ def test_a_bias_that_vanishes_beside_a_normal_output_is_no_reason() -> None:
         f"""{HEAD} net (float[2, 2] x) => (float[2, 2] y)
         <float[2, 2] w = {{1.0, 2.0, 3.0, 4.0}}, float[2] b = {{1e-9, 0.5}}> {{
           r = Relu(x)
-          y = Gemm(r, w, b)
+          g = Gemm(r, w, b)
+          m = MatMul(g, w)
+          y = Add(b, m)
         }}"""
     )
     unknown = model.clone()
-    set_precision(model, "fp16", magnitudes={"r": 1.0, "y": 2.0})
-    assert "Gemm fp16" in _typed(model)
+    set_precision(model, "fp16", magnitudes={"r": 1.0, "g": 2.0, "m": 8.0, "y": 8.0})
+    assert {"Gemm fp16", "MatMul fp16", "Add fp16"} <= set(_typed(model))
     set_precision(unknown, "fp16")
-    assert "Gemm fp32" in _typed(unknown)
+    assert {"Gemm fp32", "Add fp32"} <= set(_typed(unknown))
 
 
 def test_an_epsilon_that_fp16_holds_stays_in_fp16() -> None:

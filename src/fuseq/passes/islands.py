@@ -195,10 +195,17 @@ def _judge_angle(search: Search, node: ir.Node) -> None:
 def _is_lost_in_sum(search: Search, node: ir.Node, index: int) -> bool:
     """A bias is rounded by half the smallest subnormal at most, which is within the rounding of an
     output that reaches the normal values (2**-25 = 2**-14 * 2**-11 in FP16)."""
-    if index != 2 or not is_op(node, *_BIASED):
+    if not (_is_bias_behind_product(node, index) or (index == 2 and is_op(node, *_BIASED))):
         return False
     amax = search.magnitude(node.outputs[0])
     return amax is not None and amax >= smallest_normal(search.dtype)
+
+
+def _is_bias_behind_product(node: ir.Node, index: int) -> bool:
+    """What a linear layer of three axes adds: MatMul has no bias of its own."""
+    return (
+        is_op(node, "Add") and made_by(node.inputs[1 - index], "MatMul", "Gemm", "Conv") is not None
+    )
 
 
 def _is_bound(node: ir.Node, index: int) -> bool:
