@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from search_all import OWN_DATA, SHAPES
 
 MODELS = ("yolov8n", "ppocr_detection", "efficientnet_lite0", "minilm")
