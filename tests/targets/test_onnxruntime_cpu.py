@@ -18,6 +18,8 @@ from fuseq.errors import OptionError, TargetError
 from fuseq.formats import INT7, INT8, UINT8
 from fuseq.targets import parse_target
 from fuseq.targets.base import KernelType, ShapeProfile
+from fuseq.targets.fusion import OperatorCosts
+from fuseq.targets.onnxruntime.costs import DOT, NARROW, WIDE
 from fuseq.targets.onnxruntime.timing import time_models
 from fuseq.targets.onnxruntime_cpu import Cpu, OnnxRuntimeCpu
 from fuseq.targets.onnxruntime_rules import (
@@ -448,3 +450,18 @@ def test_a_scale_within_limits_makes_the_optimizer_drop_the_clip() -> None:
         model.graph.initializers["s6"].const_value = ir.tensor(np.asarray(scale))
         assert zero == 0
         assert "QLinearConv" in _types(model)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "costs"),
+    [
+        (Cpu("x86_64", frozenset({"avx2", "avx512_vnni"}), "GenuineIntel", 6, 143), DOT),
+        (Cpu("x86_64", frozenset({"avx2", "avx_vnni"}), "GenuineIntel", 6, 154), DOT),
+        (Cpu("x86_64", frozenset({"avx2"}), "GenuineIntel", 6, 79), WIDE),
+        (Cpu("x86_64", frozenset({"avx2"}), "AuthenticAMD", 0x17, 0x01), NARROW),
+        (Cpu("x86_64", frozenset({"avx2"}), "AuthenticAMD", 0x17, 0x31), WIDE),
+        (Cpu("aarch64", frozenset()), WIDE),
+    ],
+)
+def test_costs_are_those_of_the_kind_of_processor(cpu: Cpu, costs: OperatorCosts) -> None:
+    assert OnnxRuntimeCpu(cpu=cpu).costs is costs
