@@ -16,6 +16,8 @@ from fuseq.errors import ModelError
 from fuseq.report import document_json
 from fuseq.report.document import Document
 from fuseq.report.html import render, write_report
+from fuseq.report.html.charts import Bar, bars
+from fuseq.report.html.markup import text
 from fuseq.report.shares import by_precision, by_type, shares
 from tests.report.html.documents import DOCUMENT, QUANTIZED, engine, hostile, kernel
 from tests.report.html.parsing import Page
@@ -188,3 +190,10 @@ def test_the_headline_is_the_comparison_of_the_last_engine() -> None:
 
 def test_slowest_quantizers_are_named_with_their_time() -> None:
     assert "Slowest Q/DQ and casts, INT8q04.1 \N{MICRO SIGN}s predicted" in GOOD.text
+
+
+def test_bars_of_groups_leave_room_for_the_longest_label_of_all() -> None:
+    """So that the bars of groups one above the other begin alike, whichever engines each shows."""
+    rows = [Bar(text("INT8"), 1.0, text("1 us"), "after")]
+    assert 'style="--letters:13"' in bars(rows, labels=["FP16, no Q/DQ", "INT8"])
+    assert "--letters" not in bars(rows)

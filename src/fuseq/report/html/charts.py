@@ -34,13 +34,18 @@ class Slice:
     tone: str
 
 
-def bars(rows: Sequence[Bar], scale: float | None = None) -> Html:
-    """Horizontal bars from 0; the full length is ``scale``, else the longest of them."""
+def bars(rows: Sequence[Bar], scale: float | None = None, labels: Sequence[str] = ()) -> Html:
+    """Horizontal bars from 0; the full length is ``scale``, else the longest of them.
+
+    ``labels``: all that stand in groups of bars one above the other, so that their bars begin alike.
+    """
     longest = max((row.value for row in rows), default=0.0) if scale is None else scale
-    long = any(len(_TAGS.sub("", row.label)) > _LONG_LABEL for row in rows)
+    letters = [len(_TAGS.sub("", row.label)) for row in rows] + [len(word) for word in labels]
     return tag(
-        "dl", *(_bar(row, longest) for row in rows), class_="bars stacked" if long else "bars"
-    )
+        "dl", *(_bar(row, longest) for row in rows),
+        class_="bars stacked" if max(letters, default=0) > _LONG_LABEL else "bars",
+        style=f"--letters:{max(map(len, labels))}" if labels else None,
+    )  # fmt: skip
 
 
 def donut(slices: Sequence[Slice], caption: str, centre: Html) -> Html:

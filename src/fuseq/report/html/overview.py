@@ -75,7 +75,7 @@ def _sizes(engines: Sequence[EngineRow]) -> Html:
         ("activations moved", lambda engine: engine.activation_bytes),
         ("weights read", lambda engine: engine.weights_bytes),
     )
-    groups = []
+    groups, labels = [], [title(engine) for engine in engines]
     for word, value_of in words:
         rows = [
             Bar(text(title(engine)), float(value), size(value), _tone(engines, index))
@@ -83,7 +83,7 @@ def _sizes(engines: Sequence[EngineRow]) -> Html:
             if (value := value_of(engine)) is not None
         ]
         if rows:
-            groups.append(join((tag("h4", text(word)), bars(rows))))
+            groups.append(join((tag("h4", text(word)), bars(rows, labels=labels))))
     return join(groups)
 
 
@@ -126,14 +126,14 @@ def _types(engines: Sequence[EngineRow]) -> Html:
         for key, group in found.items():
             longest[key] = max(longest.get(key, 0.0), group.time_us)
     scale = max(longest.values(), default=0.0)
-    groups = []
+    groups, labels = [], [title(engine) for _, engine in timed]
     for key in sorted(longest, key=lambda word: (-longest[word], word)):
         rows = [
             Bar(text(title(engine)), share.time_us, _counted(share), _tone(engines, i))
             for i, engine in timed
             if (share := by_engine[i].get(key)) is not None
         ]
-        groups.append(tag("div", tag("h4", text(key)), bars(rows, scale)))
+        groups.append(tag("div", tag("h4", text(key)), bars(rows, scale, labels)))
     return tag("div", *groups, class_="groups") if groups else NOTHING
 
 
