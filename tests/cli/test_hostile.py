@@ -184,3 +184,12 @@ def test_a_hundred_thousand_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and f"not compiled: {count} nodes, the limit is 20000" in out
     for command in ("check --fix", "fix", "fix --keep-placement"):
         assert f"{count} nodes; 30000 are the most that are mended" in refused(capsys, command)
+
+
+def test_a_plugin_that_is_called_as_a_product(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = helper.make_node("Conv", ["x"], ["d"], name="c", domain="trt")
+    save([plugin, *pair("d", "e", "p"), node("Relu", ["e"], "y", "r")], s=S, z=Z)
+    for command in COMMANDS:
+        code, _, err = said(capsys, command)
+        assert code in (0, 1, 2) and "IndexError" not in err
+        Path("o.onnx").unlink(missing_ok=True)

@@ -43,6 +43,11 @@ def refuse(graph: ir.Graph, builder: Builder) -> None:
                 f"node {name!r}: TensorRT has no {node.op_type}; write it with QuantizeLinear and "
                 "DequantizeLinear (`fuseq fix` does)."
             )
+        if node.op_type in PRODUCTS and len(node.inputs) < 2:
+            raise TargetError(
+                f"node {name!r}: a {node.op_type} of one input is no product; rename the plugin's "
+                "operator, or export the model again."
+            )
         if is_quantize(node) or is_dequantize(node):
             _check_pair(node, name, builder)
         elif node.op_type == "Conv" and not node.domain:
