@@ -89,3 +89,13 @@ def test_weights_never_replace_the_data_file_of_another_model(
     save(model, tmp_path / "p.onnx")
     save(load(tmp_path / "p.onnx"), tmp_path / "p.onnx")  # its own may be replaced
     assert load(tmp_path / "p.onnx").graph.initializers["v"].const_value is not None
+
+
+def test_numbers_of_another_type_than_declared_are_refused(tmp_path: Path) -> None:
+    model = onnx.load(_saved(tmp_path, [2]))
+    tensor = helper.make_tensor("n", TensorProto.INT64, [2], [1, 2])
+    tensor.data_type = TensorProto.UINT8
+    model.graph.initializer.append(tensor)
+    onnx.save(model, tmp_path / "odd.onnx")
+    with pytest.raises(ModelError, match="declared as"):
+        load(tmp_path / "odd.onnx")

@@ -363,6 +363,8 @@ def _check_size(tensor: ir.TensorProtocol | None, what: str, file: Path) -> None
         fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data,
                   proto.uint64_data)  # fmt: skip
         need, found, unit = _stored_numbers(proto, elements), max(map(len, fields)), "numbers"
+        own = getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type), ())
+        found = len(own) if len(own) == found else -1  # numbers of another type than declared
     if found != need:
         raise ModelError(
             f"{file}: {what} are declared as {list(proto.dims)}, which takes {need} {unit}; the file "
