@@ -62,7 +62,8 @@ def _moved(node: ir.Node, tensor: ir.TensorProtocol) -> ir.TensorProtocol | None
             return None
         return _lazily(tensor, tuple(shape[axis] for axis in perm), perm)
     target = _target(node, shape)
-    return None if target is None else _lazily(tensor, target, None)
+    fits = target is not None and int(np.prod(target, dtype=np.int64)) == tensor.size
+    return _lazily(tensor, target, None) if fits and target is not None else None
 
 
 def _target(node: ir.Node, shape: tuple[int, ...]) -> tuple[int, ...] | None:
