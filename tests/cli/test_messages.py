@@ -74,6 +74,7 @@ def test_where_nothing_is_quantized_the_tables_show_one_engine_and_why(
     assert run(["quantize", *command, "-o", "o.onnx", "--json"]) == 0
     engines = json.loads(capsys.readouterr().out)["engines"]
     assert list(engines) == ["float"]
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert run(["quantize", *command, "-o", "o.onnx"]) == 0
     out, err = capsys.readouterr()
     rows = [line.split()[1] for line in out.partition("compiled for")[2].splitlines()[4:5]]

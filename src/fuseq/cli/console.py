@@ -37,7 +37,7 @@ def print_table(table: Table) -> None:
     The variable COLUMNS sets the width of a pipe too.
     """
     if output.is_terminal or "COLUMNS" in os.environ:
-        output.print(table)
+        Console(file=sys.stdout).print(table)  # its width is today's, not that of the import
         return
     table.expand = False
     for column in table.columns:

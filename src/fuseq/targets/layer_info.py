@@ -311,7 +311,9 @@ def record_number(fields: Record, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TargetError(f"{where}: {key!r} is {_kind(value)}; a number is needed.")
     if not 0 <= value <= _LARGEST:
-        raise TargetError(f"{where}: {key!r} is no number from 0 to {_LARGEST:g}.")
+        raise TargetError(
+            f"{where}: {key!r} is {value!s:.24}; a number from 0 to {_LARGEST:g} is needed."
+        )
     return float(value)
 
 
