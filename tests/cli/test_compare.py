@@ -80,13 +80,13 @@ def test_exit_codes(files: Path, capsys: Captured) -> None:
 
 
 def test_a_metric_of_a_module(files: Path, capsys: Captured) -> None:
-    (files / "mine.py").write_text(
+    (files / "counting.py").write_text(
         "def count(pairs):\n    return sum(len(outputs['y']) for _, outputs in pairs)\n"
     )
     arguments = ["compare", "a.onnx", "b.onnx", "--data", "data.npy", "--outputs-only"]
-    assert run([*arguments, "--metric", "mine:count", "--json"]) == 0
+    assert run([*arguments, "--metric", "counting:count", "--json"]) == 0
     (comparison,) = json.loads(capsys.readouterr().out)["comparisons"]
-    assert comparison["metrics"] == [{"name": "mine:count", "reference": 4.0, "other": 4.0}]
+    assert comparison["metrics"] == [{"name": "counting:count", "reference": 4.0, "other": 4.0}]
     assert comparison["tensors"] == []
 
 
