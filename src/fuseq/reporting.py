@@ -73,7 +73,8 @@ def document_of(sources: Sequence[Source], options: ReportOptions | None = None)
         result = check_engine(last.path, last.profile, last.model, check)
     else:
         result = check_model(last.path, check)
-    document = check_document(result, check, last.model if last.is_engine else last.path)
+    checked = check_document(result, check, last.model if last.is_engine else last.path)
+    document = dataclasses.replace(checked, command="report")
     if len(sources) == 1:
         return document
     before, graphs = _before(sources[:-1], options)

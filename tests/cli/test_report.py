@@ -53,6 +53,15 @@ def engine(folder: Path, name: str, times_ms: dict[str, float]) -> tuple[str, st
     return str(graph), str(profile)
 
 
+def test_the_page_names_the_command_that_made_it(net: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    made_by = "<span>made by</span> fuseq {}</li>"
+    assert run(["report", net, "--target", TARGET, "-o", str(page)]) == 0
+    assert made_by.format("report") in page.read_text(encoding="utf-8")
+    assert run(["check", net, "--target", TARGET, "--html", str(page)]) == 1
+    assert made_by.format("check") in page.read_text(encoding="utf-8")
+
+
 def test_page_json_and_terminal_hold_the_same_numbers(
     capsys: pytest.CaptureFixture[str], net: str, tmp_path: Path
 ) -> None:

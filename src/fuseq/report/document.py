@@ -22,7 +22,7 @@ from fuseq.report.document_closeness import ComparisonRow
 SCHEMA = "fuseq.document"
 VERSION = 1
 
-Command = Literal["deploy", "bench", "profile", "compare", "check"]
+Command = Literal["deploy", "bench", "profile", "compare", "check", "report"]
 
 
 @dataclasses.dataclass(frozen=True)

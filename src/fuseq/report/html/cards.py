@@ -27,7 +27,7 @@ def _all(document: Document) -> Iterator[Html]:
         yield _engine_size(before, after)
         yield _kernels(before, after)
     yield _closeness(document)
-    if document.command in ("check", "deploy") or document.findings:
+    if document.command in ("check", "deploy", "report") or document.findings:
         yield _findings(document)
 
 
