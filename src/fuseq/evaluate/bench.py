@@ -7,7 +7,7 @@ never called measured. :class:`BenchResult` lists in ``missing`` what could not 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from fuseq.evaluate.bench_rows import (
     measured_rows,
 )
 from fuseq.model import input_specs, load, profile_for
+from fuseq.planning import Report, silent
 from fuseq.targets import parse_target
 from fuseq.targets.base import ShapeProfile, Target
 from fuseq.targets.engine_files import engine_kind
@@ -32,7 +33,6 @@ from fuseq.targets.turns import take_turns
 
 __all__ = ("BenchOptions", "BenchResult", "BenchRow", "bench", "findings_of", "measured_rows")
 
-Report = Callable[[str, int, int | None], None]
 
 Models = Mapping[str, str | Path | ir.Model]
 
@@ -60,7 +60,7 @@ def bench(
     """
     if not models:
         raise OptionError("no model to time; give at least one ONNX file.")
-    options, report = options or BenchOptions(), report or _silent
+    options, report = options or BenchOptions(), report or silent
     engines = {name: kind for name, model in models.items() if (kind := _kind(model)) is not None}
     if len(engines) == len(models):
         rows = [_engine_row(name, str(models[name]), engines[name], options) for name in models]
@@ -191,7 +191,3 @@ def _row(name: str, model: str | Path | ir.Model, profile: ShapeProfile) -> Benc
     first = next(iter(profile.optimum.values()), ())
     source = "" if isinstance(model, ir.Model) else str(model)
     return BenchRow(name, source, first[0] if first else None)
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-    """Report nothing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +22,12 @@ from fuseq.evaluate.bench_rows import (
     measured_rows,
 )
 from fuseq.model import profile_for
+from fuseq.planning import Report
 from fuseq.targets.engine_files import engine_kind
 from fuseq.targets.engine_runtime.build import build_plan
 from fuseq.targets.engine_runtime.runner import open_engine, runtime_missing
 from fuseq.targets.onnxruntime_cpu import example_feeds
 from fuseq.targets.turns import Run, take_turns
-
-Report = Callable[[str, int, int | None], None]
 
 
 def on_gpu(

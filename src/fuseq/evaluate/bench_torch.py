@@ -5,7 +5,7 @@ Not run where this was written, for want of a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -18,12 +18,11 @@ from fuseq.evaluate.bench_rows import (
     measured_rows,
 )
 from fuseq.model import profile_for
+from fuseq.planning import Report
 from fuseq.targets.base import Target
 from fuseq.targets.onnxruntime_cpu import example_feeds
 from fuseq.targets.torch_cuda.target import TorchCuda
 from fuseq.targets.turns import Run, take_turns
-
-Report = Callable[[str, int, int | None], None]
 
 
 def on_torch(
