@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def _slow(out: Path, started: Path) -> None:
 
 def test_kill_9_leaves_no_half_file(tmp_path: Path) -> None:
     out, started = tmp_path / "out", tmp_path / "started"
-    process = multiprocessing.get_context("fork").Process(target=_slow, args=(out, started))
+    process = multiprocessing.get_context("spawn").Process(target=_slow, args=(out, started))
     process.start()
     while not started.exists():
         time.sleep(0.01)
@@ -119,8 +120,9 @@ def test_kill_9_leaves_no_half_file(tmp_path: Path) -> None:
     assert (out / "second.txt").read_text() == "whole"
 
 
-def _together(out: Path, log: Path) -> None:
+def _together(out: Path, log: Path, gate: Barrier) -> None:
     made: list[str] = []
+    gate.wait(60)
     with open_folder(out, BEHIND) as folder:
         with log.open("a") as lines:
             lines.write("in\n")
@@ -131,9 +133,10 @@ def _together(out: Path, log: Path) -> None:
 
 
 def test_two_at_once_work_one_after_the_other(tmp_path: Path) -> None:
-    fork = multiprocessing.get_context("fork")
+    spawn = multiprocessing.get_context("spawn")
     log = tmp_path / "log"
-    processes = [fork.Process(target=_together, args=(tmp_path / "out", log)) for _ in range(3)]
+    arguments = (tmp_path / "out", log, spawn.Barrier(3))
+    processes = [spawn.Process(target=_together, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -144,7 +147,7 @@ def test_two_at_once_work_one_after_the_other(tmp_path: Path) -> None:
 
 def test_who_waits_is_told(tmp_path: Path) -> None:
     out, started = tmp_path / "out", tmp_path / "started"
-    process = multiprocessing.get_context("fork").Process(target=_slow, args=(out, started))
+    process = multiprocessing.get_context("spawn").Process(target=_slow, args=(out, started))
     process.start()
     while not started.exists():
         time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"{KEY}.json.gz", cache.LOG_NAME]
 
 
-def _slow(folder: str) -> None:
+def _slow(folder: str, gate: Barrier) -> None:
+    gate.wait(60)
+
     def run() -> Outcome:
         import time  # noqa: PLC0415
 
@@ -60,8 +63,9 @@ def _slow(folder: str) -> None:
 
 
 def test_two_processes_that_want_one_trial_run_it_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    both = [context.Process(target=_slow, args=(str(tmp_path),)) for _ in range(3)]
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(3)
+    both = [context.Process(target=_slow, args=(str(tmp_path), gate)) for _ in range(3)]
     for process in both:
         process.start()
     for process in both:
